@@ -1,0 +1,1 @@
+"""Decisions without I/O: routing, planning, the cache's data structures."""

@@ -1,0 +1,1 @@
+"""Where a cluster's endpoints come from."""

@@ -1,0 +1,1 @@
+"""The wire format of the etcd v3 API: our own .proto and what protoc makes of it."""

@@ -1,0 +1,1 @@
+"""The etcd RPCs: each service method decides and acts."""

@@ -1,0 +1,23 @@
+"""What a listener gives its services to work with: its routes, its home cluster and the clusters it may reach."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.core.routes import Routes
+from gateway.upstream.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One listener's view. `clusters` has every cluster that its routes name, home included, in config order."""
+
+    listener: str
+    routes: Routes
+    home: Cluster
+    clusters: Mapping[str, Cluster]
+    advertise_urls: tuple[str, ...]
+
+    @property
+    def single(self) -> bool:
+        """Only one cluster: everything is forwarded."""
+        return len(self.clusters) == 1

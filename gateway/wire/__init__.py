@@ -1,0 +1,1 @@
+"""Sans-IO HTTP/2 and gRPC framing, both roles."""
