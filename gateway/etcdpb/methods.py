@@ -13,8 +13,8 @@ from gateway.etcdpb import election_pb2, lock_pb2, rpc_pb2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """One RPC. `path` as on the wire (b"/etcdserverpb.KV/Range"), `service` ("kv"), `name` in snake case ("range"), `label`
-    for metrics and logs ("KV/Range"), `request` and `reply` the message classes."""
+    """One RPC. `path` as on the wire (b"/etcdserverpb.KV/Range"), `service` ("kv"), `name` in snake case ("range"),
+    `label` for metrics and logs ("KV/Range"), `request` and `reply` the message classes."""
 
     path: bytes
     service: str
