@@ -29,8 +29,12 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
+_NAMES = {code.value: code.name for code in Code}
+
+
 class RpcError(Exception):
-    """A call that ends with a status other than OK: the code and the exact text that the client gets."""
+    """A call that ends with a status other than OK: the code (one of Code, or whatever an upstream sent) and the text
+    that the client gets, letter by letter."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -38,12 +42,12 @@ class RpcError(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        return f"{Code(self.code).name}: {self.text}"
+        return f"{_NAMES.get(self.code, self.code)}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An error that is always the same. An exception collects a traceback when raised, so each raise gets one of its own:
+    """An error that is always the same. An exception collects a traceback when raised, so each raise makes its own:
     `raise EMPTY_KEY.error()`, `call.fail(EMPTY_KEY.error())`."""
 
     code: Code
