@@ -1,0 +1,215 @@
+"""etcd's JSON API: HTTP/1.1 requests on the client port become calls of the same service methods that gRPC calls.
+
+What a client sees is what etcd 3.5 shows; later versions differ a little (501 for 405, no "error" in an error's body).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from gateway.core.errors import Code, RpcError
+from gateway.etcdpb.methods import Method, method
+from gateway.listeners import jsonpb
+from gateway.listeners.jsonanswer import CORS, Lines, Single, error_response, plain, translated
+from gateway.listeners.jsoncall import JsonCall, Recorder
+from gateway.listeners.pages import Facts, Pages
+
+Handlers = Mapping[Method, Callable[..., Any]]
+"""The service methods: `(call, request)`, or `(call) -> Session` where the client streams."""
+
+PATHS = {
+    "/v3/kv/range": method("kv", "range"),
+    "/v3/kv/put": method("kv", "put"),
+    "/v3/kv/deleterange": method("kv", "delete_range"),
+    "/v3/kv/txn": method("kv", "txn"),
+    "/v3/kv/compaction": method("kv", "compact"),
+    "/v3/watch": method("watch", "watch"),
+    "/v3/lease/grant": method("lease", "lease_grant"),
+    "/v3/lease/revoke": method("lease", "lease_revoke"),
+    "/v3/lease/keepalive": method("lease", "lease_keep_alive"),
+    "/v3/lease/timetolive": method("lease", "lease_time_to_live"),
+    "/v3/lease/leases": method("lease", "lease_leases"),
+    "/v3/kv/lease/revoke": method("lease", "lease_revoke"),
+    "/v3/kv/lease/timetolive": method("lease", "lease_time_to_live"),
+    "/v3/kv/lease/leases": method("lease", "lease_leases"),
+    "/v3/cluster/member/add": method("cluster", "member_add"),
+    "/v3/cluster/member/remove": method("cluster", "member_remove"),
+    "/v3/cluster/member/update": method("cluster", "member_update"),
+    "/v3/cluster/member/list": method("cluster", "member_list"),
+    "/v3/cluster/member/promote": method("cluster", "member_promote"),
+    "/v3/maintenance/alarm": method("maintenance", "alarm"),
+    "/v3/maintenance/status": method("maintenance", "status"),
+    "/v3/maintenance/defragment": method("maintenance", "defragment"),
+    "/v3/maintenance/hash": method("maintenance", "hash"),
+    "/v3/maintenance/hashkv": method("maintenance", "hash_kv"),
+    "/v3/maintenance/snapshot": method("maintenance", "snapshot"),
+    "/v3/maintenance/transfer-leadership": method("maintenance", "move_leader"),
+    "/v3/maintenance/downgrade": method("maintenance", "downgrade"),
+    "/v3/auth/enable": method("auth", "auth_enable"),
+    "/v3/auth/disable": method("auth", "auth_disable"),
+    "/v3/auth/status": method("auth", "auth_status"),
+    "/v3/auth/authenticate": method("auth", "authenticate"),
+    "/v3/auth/user/add": method("auth", "user_add"),
+    "/v3/auth/user/get": method("auth", "user_get"),
+    "/v3/auth/user/list": method("auth", "user_list"),
+    "/v3/auth/user/delete": method("auth", "user_delete"),
+    "/v3/auth/user/changepw": method("auth", "user_change_password"),
+    "/v3/auth/user/grant": method("auth", "user_grant_role"),
+    "/v3/auth/user/revoke": method("auth", "user_revoke_role"),
+    "/v3/auth/role/add": method("auth", "role_add"),
+    "/v3/auth/role/get": method("auth", "role_get"),
+    "/v3/auth/role/list": method("auth", "role_list"),
+    "/v3/auth/role/delete": method("auth", "role_delete"),
+    "/v3/auth/role/grant": method("auth", "role_grant_permission"),
+    "/v3/auth/role/revoke": method("auth", "role_revoke_permission"),
+    "/v3/lock/lock": method("lock", "lock"),
+    "/v3/lock/unlock": method("lock", "unlock"),
+    "/v3/election/campaign": method("election", "campaign"),
+    "/v3/election/proclaim": method("election", "proclaim"),
+    "/v3/election/leader": method("election", "leader"),
+    "/v3/election/observe": method("election", "observe"),
+    "/v3/election/resign": method("election", "resign"),
+}
+"""Of each RPC that has one, the path(s) that all versions together know."""
+
+
+def make_runner(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.AppRunner:
+    """The application in a runner: after `setup()`, `runner.server()` makes the protocol of a new connection."""
+    app = make_app(handlers, facts, recorder, max_request_bytes)
+    # a watch learns by its cancellation that the client has gone; compressed bodies are unknown to etcd
+    return web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+
+
+def make_app(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.Application:
+    """All that etcd serves by HTTP/1.1 on its client port. `max_request_bytes` limits a request's protobuf form."""
+    app = web.Application(client_max_size=2 * max_request_bytes)  # base64 makes four bytes of three
+    app.router.add_route("*", "/{path:.*}", _Site(handlers, facts, recorder, max_request_bytes).serve)
+    return app
+
+
+class _Site:
+    """Finds what a path means and answers it."""
+
+    def __init__(self, handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> None:
+        self._handlers = handlers
+        self._pages = Pages(facts).by_path
+        self._recorder = recorder
+        self._max_request_bytes = max_request_bytes
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        path = re.sub("^/v3beta/", "/v3/", request.path)
+        rpc, page = PATHS.get(path), self._pages.get(path)
+        if request.method == "OPTIONS":
+            return web.Response(headers=CORS)
+        if rpc is not None:
+            return await self._call(request, rpc) if request.method == "POST" else plain(405, "Method Not Allowed")
+        if page is not None:
+            return await page(request) if request.method == "GET" else plain(405, "Method Not Allowed", Allow="GET")
+        return plain(404, "Not Found" if path.startswith("/v3/") else "404 page not found")
+
+    async def _call(self, request: web.Request, rpc: Method) -> web.StreamResponse:
+        """One RPC. Its call ends with this coroutine, whatever ends that."""
+        try:
+            call = JsonCall(rpc, metadata(request), timeout(request), self._recorder)
+        except RpcError as error:
+            return error_response(error)
+        answer = Lines(rpc, request) if rpc.server_streaming else Single(rpc)
+        try:
+            await self._start(call, await self._body(request))
+            while (message := await call.next()) is not None:
+                await answer.write(message)
+        except RpcError as error:
+            call.fail(error)
+            await answer.fail(error)
+        except ConnectionError:
+            raise  # the client's own
+        except Exception as error:
+            await answer.fail(call.crash(error))
+        finally:
+            call.cancel()
+        return await answer.end()
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise self._too_large(2 * self._max_request_bytes) from None
+
+    def _too_large(self, size: int) -> RpcError:
+        """grpc-go's refusal."""
+        limit = self._max_request_bytes
+        return RpcError(Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {limit})")
+
+    async def _start(self, call: JsonCall, body: bytes) -> None:
+        """Hand the request to its service method."""
+        rpc = call.method
+        if rpc.client_streaming:
+            messages, bad = await translated(len(body), lambda: _requests(rpc, body))
+        else:
+            messages, bad = [await translated(len(body), lambda: _request(rpc, body))], ""
+        for message in messages:
+            call.bytes_in += len(message)
+            if len(message) > self._max_request_bytes:
+                raise self._too_large(len(message))
+        if not rpc.client_streaming:
+            self._handlers[rpc](call, messages[0])
+        elif bad and not messages:
+            raise RpcError(Code.UNKNOWN, bad)
+        else:
+            session = self._handlers[rpc](call)
+            for message in messages:
+                session.message(message)
+            session.half_close()
+
+
+_METADATA = {
+    "authorization": b"authorization",
+    "grpc-metadata-authorization": b"authorization",
+    "grpc-metadata-token": b"token",
+    "grpc-metadata-hasleader": b"hasleader",
+    "grpc-metadata-client-api-version": b"client-api-version",
+    "grpc-metadata-shardgate-cluster": b"shardgate-cluster",
+}
+
+
+def metadata(request: web.Request) -> Mapping[bytes, bytes]:
+    """The headers that etcd's gateway passes on and that mean something: the first of each name, and only printable
+    ASCII, as nothing else can be sent on."""
+    found: dict[bytes, bytes] = {}
+    for name, value in request.headers.items():
+        key = _METADATA.get(name.lower())
+        if key is not None and value.isascii() and value.isprintable():
+            found.setdefault(key, value.encode())
+    return found
+
+
+_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+def timeout(request: web.Request) -> float | None:
+    """Seconds, from a Grpc-Timeout header; 0 means none, as in etcd's gateway."""
+    text = request.headers.get("Grpc-Timeout", "")
+    found = re.fullmatch(r"([0-9]{1,8})([HMSmun])", text)
+    if text and not found:
+        raise RpcError(Code.INVALID_ARGUMENT, f"invalid grpc-timeout: {text}")
+    return int(found[1]) * _UNITS[found[2]] or None if found else None
+
+
+def _request(rpc: Method, body: bytes) -> bytes:
+    try:
+        return bytes(jsonpb.decode(body, rpc.request).SerializeToString())
+    except jsonpb.Malformed as error:
+        raise RpcError(Code.INVALID_ARGUMENT, str(error)) from None
+
+
+def _requests(rpc: Method, body: bytes) -> tuple[list[bytes], str]:
+    """The client's whole stream is in the body: its messages, and why they stop before the end if they do. etcd goes on
+    with those before the bad one."""
+    messages: list[bytes] = []
+    try:
+        messages.extend(message.SerializeToString() for message in jsonpb.decode_all(body, rpc.request))
+    except jsonpb.Malformed as error:
+        return messages, str(error)
+    return messages, ""
