@@ -1,0 +1,217 @@
+"""One gRPC call of a client: the stream's owner towards the wire, the Call towards the services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.core.errors import Code, RpcError
+from gateway.etcdpb.methods import Method
+from gateway.services.call import Session
+from gateway.wire.connection import Headers, Stream
+from gateway.wire.grpc import (
+    RESPONSE_HEADERS,
+    TRAILERS_OK,
+    MessageReader,
+    RequestHead,
+    frame_message,
+    trailers,
+    trailers_only,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from gateway.listeners.grpc import GrpcConnection
+
+REPLY_HEADERS = len(RESPONSE_HEADERS).to_bytes(3, "big") + b"\x01\x04" + RESPONSE_HEADERS
+REPLY_TRAILERS = len(TRAILERS_OK).to_bytes(3, "big") + b"\x01\x05" + TRAILERS_OK
+"""The frames of a successful reply without their stream number: 5 bytes of frame header, then the block."""
+
+MAX_PARTIAL = 32 << 20
+"""Bytes of unfinished request messages that one connection may have the gateway hold."""
+
+DEADLINE = RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
+"""grpc-go's text."""
+
+
+class GrpcCall:
+    """Implements gateway.services.call.Call and gateway.wire.connection.Owner."""
+
+    __slots__ = (
+        "_answered", "_compressed", "_connection", "_handler", "_reader", "_received", "_session", "_started", "_stream", "_task",
+        "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: GrpcConnection, stream: Stream, method: Method, head: RequestHead, timeout: float | None, handler: Any
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._handler = handler
+        self.method = method
+        self.metadata: Mapping[bytes, bytes] = head.metadata
+        self._started = now = connection.loop.time()
+        self.deadline: float | None = None if timeout is None else now + timeout
+        self.cluster = ""
+        self.on_cancel: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self.ended = False
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._compressed = head.compressed
+        self._answered = False
+        self._received = False
+        self._reader: MessageReader | None = None
+        self._session: Session | None = None
+        self._task: asyncio.Task[None] | None = None
+        connection.calls.add(self)
+        if method.client_streaming:
+            self._session = handler(self)
+
+    # what comes from the client
+
+    def on_headers(self, stream: Stream, headers: Headers, end: bool) -> None:
+        """Request trailers: gRPC has no use for them but the end of the stream."""
+        self.on_data(stream, b"", True)
+
+    def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
+        message = whole(data) if self._reader is None else None
+        if message is not None and len(message) <= self._connection.port.max_request_bytes:
+            self._take(message)
+        elif data:
+            self._read(data)
+        if end and not self.ended:
+            self._end_of_requests()
+        elif not end:
+            self._connection.conn.consume(stream, len(data))
+
+    def _read(self, data: bytes) -> None:
+        """A message in pieces, or several in one piece."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = MessageReader(self._connection.port.max_request_bytes, self._compressed)
+        before = reader.buffered
+        try:
+            for message in reader.feed(data):
+                self._take(message)
+        except RpcError as error:
+            self.fail(error)
+        connection = self._connection
+        connection.partial += reader.buffered - before
+        if connection.partial > MAX_PARTIAL:
+            self.fail(RpcError(Code.RESOURCE_EXHAUSTED, f"more than {MAX_PARTIAL} bytes of unfinished requests on one connection"))
+
+    def _take(self, message: bytes) -> None:
+        if self.ended:
+            return
+        self.bytes_in += len(message)
+        if self._session is not None:
+            self._session.message(message)
+        elif not self._received:
+            self._received = True
+            self._handler(self, message)
+
+    def _end_of_requests(self) -> None:
+        if self._reader is not None and self._reader.buffered:
+            self.fail(RpcError(Code.INTERNAL, "unexpected EOF"))
+        elif self._session is not None:
+            self._session.half_close()
+        elif not self._received:
+            self.fail(RpcError(Code.INTERNAL, "EOF"))
+
+    def on_reset(self, stream: Stream, code: int, text: str) -> None:
+        if not self.ended:
+            self._cancelled(Code.CANCELLED)
+
+    def on_drained(self, stream: Stream) -> None:
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def expire(self) -> None:
+        """The client's deadline has passed."""
+        if not self.ended:
+            self._answer_error(DEADLINE)
+            self._cancelled(Code.DEADLINE_EXCEEDED)
+
+    def _cancelled(self, code: int) -> None:
+        tell = self.on_cancel
+        self._close(code)
+        if self._task is not None:
+            self._task.cancel()
+        if tell is not None:
+            tell()
+
+    # what the services answer
+
+    @property
+    def writable(self) -> bool:
+        return self._stream.writable
+
+    def reply(self, message: bytes) -> None:
+        if self.ended:
+            return
+        connection = self._connection
+        self.bytes_out += len(message)
+        connection.conn.respond(self._stream, REPLY_HEADERS, frame_message(message), REPLY_TRAILERS)
+        self._close(Code.OK)
+        connection.touch()
+
+    def send(self, message: bytes) -> None:
+        self.send_raw(frame_message(message))
+
+    def send_raw(self, data: bytes) -> None:
+        if self.ended:
+            return
+        connection = self._connection
+        self.bytes_out += len(data)
+        if not self._answered:
+            self._answered = True
+            connection.conn.send_headers(self._stream, RESPONSE_HEADERS, False)
+        connection.conn.send_data(self._stream, data, False)
+        connection.touch()
+
+    def end(self) -> None:
+        if self.ended:
+            return
+        connection = self._connection
+        if not self._answered:
+            connection.conn.send_headers(self._stream, RESPONSE_HEADERS, False)
+        connection.conn.send_headers(self._stream, TRAILERS_OK, True)
+        self._close(Code.OK)
+        connection.touch()
+
+    def fail(self, error: RpcError) -> None:
+        if not self.ended:
+            self._answer_error(error)
+            self._close(error.code)
+
+    def _answer_error(self, error: RpcError) -> None:
+        block = (trailers if self._answered else trailers_only)(error.code, error.text)
+        self._connection.conn.send_headers(self._stream, block, True)
+        self._connection.touch()
+
+    def _close(self, code: int) -> None:
+        """The answer is on its way: count it, and let go of what the client may still send."""
+        self.ended = True
+        self.on_cancel = self.on_writable = None
+        connection = self._connection
+        connection.calls.discard(self)
+        if self._reader is not None:
+            connection.partial -= self._reader.buffered
+        connection.port.record(self, code, connection.loop.time() - self._started)
+
+    def run(self, work: Coroutine[Any, Any, bytes | None]) -> None:
+        self._task = self._connection.loop.create_task(self._work(work))
+
+    async def _work(self, work: Coroutine[Any, Any, bytes | None]) -> None:
+        try:
+            message = await work
+        except RpcError as error:
+            self.fail(error)
+        except Exception as error:
+            self._connection.port.crashed(self, error)
+            self.fail(RpcError(Code.INTERNAL, "the gateway failed to answer; its log says why"))
+        else:
+            if message is not None:
+                self.reply(message)

@@ -1,0 +1,101 @@
+"""The port that clients connect to: the first bytes decide between HTTP/2 (gRPC) and HTTP/1.1 (JSON)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.etcdpb.methods import Method
+from gateway.listeners.grpc import GrpcConnection, Handler
+from gateway.metrics import Metrics
+from gateway.wire.connection import Limits
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SILENCE = 30.0
+"""Seconds within which a new connection has to say which protocol it speaks."""
+
+
+@dataclass(eq=False)
+class ClientPort:
+    """What every connection of one listener shares, and which connections there are."""
+
+    name: str
+    handlers: Mapping[bytes, tuple[Method, Handler]]
+    web: Callable[[], asyncio.Protocol]
+    metrics: Metrics
+    limits: Limits
+    max_connections: int
+    max_request_bytes: int
+    slow: Callable[..., None] | None = None
+    connections: set[GrpcConnection] = field(default_factory=set)
+    waiting: set[Sniffer] = field(default_factory=set)
+    accepted: int = 0
+    refused: int = 0
+
+    def accept(self) -> asyncio.Protocol:
+        """The protocol factory of the listening socket."""
+        return Sniffer(self)
+
+    def tick(self, now: float) -> None:
+        """About once a second: deadlines, keepalive, silent connections."""
+        for connection in tuple(self.connections):
+            connection.tick(now)
+        for sniffer in tuple(self.waiting):
+            sniffer.tick(now)
+
+    def close(self) -> None:
+        """Say GOAWAY on every connection, then close it."""
+        for connection in tuple(self.connections):
+            connection.close("the gateway is shutting down")
+        for sniffer in tuple(self.waiting):
+            sniffer.close()
+
+
+class Sniffer(asyncio.Protocol):
+    """Reads until the protocol is known, then hands the transport over."""
+
+    def __init__(self, port: ClientPort) -> None:
+        self._port = port
+        self._seen = b""
+        self._transport: asyncio.Transport | None = None
+        self._since = asyncio.get_running_loop().time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        port = self._port
+        port.accepted += 1
+        if len(port.connections) + len(port.waiting) >= port.max_connections:
+            port.refused += 1
+            transport.abort()
+            return
+        port.waiting.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if self._seen.startswith(PREFACE[:4]):
+            self._become(GrpcConnection(self._port))
+        elif not PREFACE.startswith(self._seen):
+            self._become(self._port.web())
+
+    def _become(self, protocol: asyncio.Protocol) -> None:
+        transport = self._transport
+        assert transport is not None
+        self._port.waiting.discard(self)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(self._seen)
+
+    def tick(self, now: float) -> None:
+        """Close a connection that stays silent."""
+        if now - self._since > SILENCE:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._port.waiting.discard(self)

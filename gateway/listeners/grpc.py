@@ -1,0 +1,138 @@
+"""A client's HTTP/2 connection and its gRPC calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.core.errors import Code
+from gateway.etcdpb.methods import METHODS
+from gateway.listeners.call import GrpcCall
+from gateway.services.call import Call, Session
+from gateway.wire.connection import Connection, Headers, Role, Stream
+from gateway.wire.frames import NO_ERROR, PROTOCOL_ERROR
+from gateway.wire.grpc import http_error, request_head, seconds, trailers_only
+
+if TYPE_CHECKING:
+    from gateway.listeners.client import ClientPort
+
+Handler = Callable[[Call, bytes], None] | Callable[[Call], Session]
+
+HIGH_WATER = 256 << 10
+"""Bytes in the transport's buffer at which no more DATA is put into it."""
+
+
+class GrpcConnection(asyncio.Protocol):
+    """One client connection: owns the HTTP/2 state, makes a GrpcCall of each stream."""
+
+    def __init__(self, port: ClientPort) -> None:
+        self.port = port
+        self.loop = asyncio.get_running_loop()
+        self.calls: set[GrpcCall] = set()
+        self.partial = 0
+        self._transport: asyncio.Transport | None = None
+        self._flush_due = False
+        self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time())
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
+        self.port.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._flush_due = True  # what the services reply at once is written here, without another loop turn
+        self.conn.receive(data, self.loop.time())
+        self._flush()
+
+    def touch(self) -> None:
+        """Something is to be written: at the end of this loop turn, all at once."""
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        transport = self._transport
+        if transport is None:
+            return
+        data = self.conn.take()
+        if data:
+            transport.write(data)
+        if self.conn.closing is not None:
+            transport.close()
+        elif self.conn.pending:
+            self.touch()
+
+    def pause_writing(self) -> None:
+        self.conn.pause()
+
+    def resume_writing(self) -> None:
+        self.conn.resume()
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.port.connections.discard(self)
+        if self.conn.closing is not None:
+            self.port.metrics.protocol_error(self.conn.closing)
+        self.conn.lost("connection lost")
+
+    def tick(self, now: float) -> None:
+        """About once a second: deadlines and keepalive."""
+        for call in tuple(self.calls):
+            if call.deadline is not None and call.deadline <= now:
+                call.expire()
+        self.conn.tick(now)
+        self._flush()
+
+    def close(self, text: str) -> None:
+        """GOAWAY; the transport closes when the running calls have ended."""
+        self.conn.shut_down(NO_ERROR, text)
+        self._flush()
+
+    def abort(self) -> None:
+        """Close the transport at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # wire.connection.Handler
+
+    def on_stream(self, stream: Stream, headers: Headers, timeout: bytes | None, end: bool) -> None:
+        head = request_head(headers)
+        found = self.port.handlers.get(head.path)
+        if head.malformed or (end and head.length > 0):
+            self.conn.reset(stream, PROTOCOL_ERROR)
+            return
+        left = None if timeout is None else seconds(timeout)
+        if head.refusal is not None:
+            self._refuse(stream, head.refusal)
+        elif found is None:
+            self._refuse(stream, trailers_only(Code.UNIMPLEMENTED, unknown(head.path)))
+        elif timeout is not None and left is None:
+            self._refuse(stream, http_error(400, Code.INTERNAL, f"malformed grpc-timeout: {timeout.decode('latin-1')}"))
+        else:
+            stream.expected = head.length
+            call = stream.owner = GrpcCall(self, stream, found[0], head, left, found[1])
+            if end:
+                call.on_data(stream, b"", True)
+
+    def _refuse(self, stream: Stream, block: bytes) -> None:
+        self.conn.send_headers(stream, block, True)
+        self.port.metrics.refused_requests += 1
+
+    def on_goaway(self, code: int, text: str) -> None:
+        """The client opens no more streams: nothing to do, the running ones go on."""
+
+    def on_slots(self) -> None:
+        """A server opens no streams."""
+
+
+def unknown(path: bytes) -> str:
+    """grpc-go's text for a path that no service has (its server.go, handleStream)."""
+    service, _, name = path.decode("utf-8", "replace").lstrip("/").rpartition("/")
+    known = any(method.path.startswith(f"/{service}/".encode()) for method in METHODS.values())
+    return f"unknown method {name} for service {service}" if known else f"unknown service {service}"

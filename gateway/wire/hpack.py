@@ -1,0 +1,252 @@
+"""Header compression (RFC 7541): a decoder for what peers send, an encoder for what we send.
+
+gRPC clients send a new `grpc-timeout` with every call, inserted into the dynamic table each time. So the decoder keeps that one value
+apart: the other fields of a client's calls are then equal from call to call, and what is made of them can be memoised.
+"""
+
+from __future__ import annotations
+
+from gateway.wire.huffman import HuffmanError
+from gateway.wire.huffman import decode as huffman
+from gateway.wire.tables import STATIC
+
+Pair = tuple[bytes, bytes]
+Headers = tuple[Pair, ...]
+
+TIMEOUT = b"grpc-timeout"
+DEFAULT_TABLE = 4096
+OVERHEAD = 32
+_MAX_MEMO = 256
+_MAX_INT_BYTES = 5
+_STATIC_TABLE: tuple[Pair, ...] = ((b"", b""), *STATIC)
+_FIRST_DYNAMIC = len(_STATIC_TABLE)
+_STATIC_PAIRS = {pair: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
+_STATIC_NAMES = {pair[0]: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
+
+
+class HpackError(ValueError):
+    """The block can't be decoded: a connection error COMPRESSION_ERROR."""
+
+
+class HeaderListTooLarge(ValueError):
+    """The decoded list is over the limit; the table is in step all the same."""
+
+
+class Decoder:
+    """One connection's decoding table."""
+
+    def __init__(self, max_header_list: int) -> None:
+        self._max_list = max_header_list
+        self._table: list[Pair] = []  # the newest last
+        self._size = 0
+        self._max_size = DEFAULT_TABLE
+        self._memo: dict[bytes, tuple[Headers, bytes | None]] = {}
+
+    def decode(self, block: bytes) -> tuple[Headers, bytes | None]:
+        """The fields in order, `grpc-timeout` taken out, and its value. Raises HpackError or HeaderListTooLarge."""
+        known = self._memo.get(block)
+        if known is not None:
+            return known
+        try:
+            return self._decode(block)
+        except IndexError:
+            raise HpackError("header block ends too early or names an entry that does not exist") from None
+        except HuffmanError as error:
+            raise HpackError(str(error)) from None
+
+    def _decode(self, block: bytes) -> tuple[Headers, bytes | None]:
+        table = self._table
+        fields: list[Pair] = []
+        timeout: bytes | None = None
+        changed = False
+        at = 0
+        end = len(block)
+        while at < end:
+            byte = block[at]
+            if byte & 0x80:  # indexed field
+                index = byte & 0x7F
+                at += 1
+                if index == 0x7F:
+                    index, at = _integer(block, at, 0x7F)
+                if index < _FIRST_DYNAMIC:
+                    if not index:
+                        raise HpackError("index 0")
+                    fields.append(_STATIC_TABLE[index])
+                else:
+                    pair = table[_FIRST_DYNAMIC - 1 - index]
+                    if pair[0] == TIMEOUT:
+                        timeout = pair[1]
+                    else:
+                        fields.append(pair)
+                continue
+            if byte & 0x40:  # literal, inserted
+                index = byte & 0x3F
+                mask = 0x3F
+            elif byte & 0x20:
+                if fields or timeout is not None:
+                    raise HpackError("table size update after a field")
+                size, at = _integer_of(block, at, 0x1F)
+                self._resize(size)
+                changed = True
+                continue
+            else:  # literal, not inserted
+                index = byte & 0x0F
+                mask = 0x0F
+            at += 1
+            if index == mask:
+                index, at = _integer(block, at, mask)
+            if index:
+                name = _STATIC_TABLE[index][0] if index < _FIRST_DYNAMIC else table[_FIRST_DYNAMIC - 1 - index][0]
+            else:
+                name, at = _string(block, at)
+            value, at = _string(block, at)
+            pair = (name, value)
+            if mask == 0x3F:
+                self._insert(pair)
+                changed = True
+            if name == TIMEOUT:
+                timeout = value
+            else:
+                fields.append(pair)
+        result = tuple(fields), timeout
+        if changed:
+            if self._memo:
+                self._memo.clear()
+        elif len(block) <= 512:
+            if len(self._memo) >= _MAX_MEMO:
+                self._memo.clear()
+            self._memo[block] = result
+        if (len(block) > 256 or len(fields) > 64) and sum(len(n) + len(v) + OVERHEAD for n, v in fields) > self._max_list:
+            self._memo.pop(block, None)
+            raise HeaderListTooLarge(f"header list of more than {self._max_list} bytes")
+        return result
+
+    def _insert(self, pair: Pair) -> None:
+        table = self._table
+        size = self._size + len(pair[0]) + len(pair[1]) + OVERHEAD
+        table.append(pair)
+        while size > self._max_size:
+            name, value = table.pop(0)
+            size -= len(name) + len(value) + OVERHEAD
+        self._size = size
+
+    def _resize(self, size: int) -> None:
+        if size > DEFAULT_TABLE:
+            raise HpackError(f"table size {size} is over the {DEFAULT_TABLE} that SETTINGS allow")
+        self._max_size = size
+        while self._size > size:
+            name, value = self._table.pop(0)
+            self._size -= len(name) + len(value) + OVERHEAD
+
+
+def _integer_of(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    """An integer whose prefix stands in block[at]; the integer and the place after it."""
+    prefix = block[at] & mask
+    return (prefix, at + 1) if prefix < mask else _integer(block, at + 1, mask)
+
+
+def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    """The bytes that follow a full prefix (section 5.1)."""
+    value = mask
+    for shift in range(0, 7 * _MAX_INT_BYTES, 7):
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise HpackError("integer of more than 32 bits")
+
+
+def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    first = block[at]
+    size = first & 0x7F
+    at += 1
+    if size == 0x7F:
+        size, at = _integer(block, at, 0x7F)
+    end = at + size
+    if end > len(block):
+        raise HpackError("string longer than the block")
+    data = block[at:end]
+    return (huffman(data) if first & 0x80 else data), end
+
+
+def integer(value: int, mask: int, flags: int) -> bytes:
+    """An integer with a prefix of the bits in `mask`; `flags` are the bits before it."""
+    if value < mask:
+        return bytes((flags | value,))
+    out = bytearray((flags | mask,))
+    value -= mask
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A field that touches no table."""
+    number = _STATIC_NAMES.get(name)
+    head = integer(number, 0x0F, 0) if number else b"\x00" + integer(len(name), 0x7F, 0) + name
+    return head + integer(len(value), 0x7F, 0) + value
+
+
+def encode_static(pairs: Headers) -> bytes:
+    """A block that no table changes: the same bytes on every connection."""
+    return b"".join(_static(pair) for pair in pairs)
+
+
+def _static(pair: Pair) -> bytes:
+    number = _STATIC_PAIRS.get(pair)
+    return integer(number, 0x7F, 0x80) if number else literal(*pair)
+
+
+class Encoder:
+    """One connection's encoding table: a few fields that are sent again and again, as table references.
+
+    Entries are never evicted: when the table is full, what is left goes out as literals. `generation` changes whenever the numbers of
+    entries do: a block encoded without an insertion stays right as long as it is the same.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._table: list[Pair] = []  # the newest last
+        self._size = 0
+        self._max_size = DEFAULT_TABLE
+        self._update: int | None = None
+
+    def resize(self, size: int) -> None:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE. A smaller table is begun anew; a larger one is not needed."""
+        if size < self._max_size:
+            self._max_size = size
+            self._update = size
+            self._table.clear()
+            self._size = 0
+            self.generation += 1
+
+    def encode(self, pairs: Headers) -> bytes:
+        """The block; fields that are new and fit are inserted into the table."""
+        return self._size_update() + b"".join([self._field(pair) for pair in pairs])
+
+    def _size_update(self) -> bytes:
+        size, self._update = self._update, None
+        return b"" if size is None else integer(size, 0x1F, 0x20)
+
+    def _field(self, pair: Pair) -> bytes:
+        if pair in _STATIC_PAIRS:
+            return _static(pair)
+        if pair in self._table:
+            return integer(_FIRST_DYNAMIC + len(self._table) - 1 - self._table.index(pair), 0x7F, 0x80)
+        size = len(pair[0]) + len(pair[1]) + OVERHEAD
+        if self._size + size > self._max_size:
+            return literal(*pair)
+        self._table.append(pair)
+        self._size += size
+        self.generation += 1
+        return literal_inserted(*pair)
+
+
+def literal_inserted(name: bytes, value: bytes) -> bytes:
+    """A field that the peer puts into its table."""
+    number = _STATIC_NAMES.get(name)
+    head = integer(number, 0x3F, 0x40) if number else b"\x40" + integer(len(name), 0x7F, 0) + name
+    return head + integer(len(value), 0x7F, 0) + value
