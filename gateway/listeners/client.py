@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from gateway.etcdpb.methods import Method
 from gateway.listeners.grpc import GrpcConnection, Handler
@@ -62,13 +63,12 @@ class Sniffer(asyncio.Protocol):
         self._since = asyncio.get_running_loop().time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         port = self._port
         port.accepted += 1
         if len(port.connections) + len(port.waiting) >= port.max_connections:
             port.refused += 1
-            transport.abort()
+            self._transport.abort()
             return
         port.waiting.add(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from gateway.etcdpb.methods import Method
 from gateway.wire.connection import Connection, Headers, Limits, Owner, Role, Stream
@@ -126,8 +126,7 @@ class Channel(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._flush()
 
     def data_received(self, data: bytes) -> None:
