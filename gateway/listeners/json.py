@@ -15,6 +15,7 @@ from gateway.listeners import jsonpb
 from gateway.listeners.jsonanswer import CORS, Lines, Single, error_response, plain, translated
 from gateway.listeners.jsoncall import JsonCall, Recorder
 from gateway.listeners.pages import Facts, Pages
+from gateway.wire.grpc import METADATA, seconds
 
 Handlers = Mapping[Method, Callable[..., Any]]
 """The service methods: `(call, request)`, or `(call) -> Session` where the client streams."""
@@ -94,13 +95,14 @@ class _Site:
 
     def __init__(self, handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> None:
         self._handlers = handlers
+        self._calls = {path: rpc for path, rpc in PATHS.items() if rpc in handlers}
         self._pages = Pages(facts).by_path
         self._recorder = recorder
         self._max_request_bytes = max_request_bytes
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         path = re.sub("^/v3beta/", "/v3/", request.path)
-        rpc, page = PATHS.get(path), self._pages.get(path)
+        rpc, page = self._calls.get(path), self._pages.get(path)
         if request.method == "OPTIONS":
             return web.Response(headers=CORS)
         if rpc is not None:
@@ -145,33 +147,22 @@ class _Site:
     async def _start(self, call: JsonCall, body: bytes) -> None:
         """Hand the request to its service method."""
         rpc = call.method
+        messages, bad = await translated(len(body), lambda: _requests(rpc, body))
+        if bad and not messages:
+            raise RpcError(Code.UNKNOWN if rpc.client_streaming else Code.INVALID_ARGUMENT, bad)
+        call.bytes_in = sum(map(len, messages))
+        if call.bytes_in > self._max_request_bytes:
+            raise self._too_large(call.bytes_in)
         if rpc.client_streaming:
-            messages, bad = await translated(len(body), lambda: _requests(rpc, body))
-        else:
-            messages, bad = [await translated(len(body), lambda: _request(rpc, body))], ""
-        for message in messages:
-            call.bytes_in += len(message)
-            if len(message) > self._max_request_bytes:
-                raise self._too_large(len(message))
-        if not rpc.client_streaming:
-            self._handlers[rpc](call, messages[0])
-        elif bad and not messages:
-            raise RpcError(Code.UNKNOWN, bad)
-        else:
             session = self._handlers[rpc](call)
             for message in messages:
                 session.message(message)
             session.half_close()
+        else:
+            self._handlers[rpc](call, messages[0])
 
 
-_METADATA = {
-    "authorization": b"authorization",
-    "grpc-metadata-authorization": b"authorization",
-    "grpc-metadata-token": b"token",
-    "grpc-metadata-hasleader": b"hasleader",
-    "grpc-metadata-client-api-version": b"client-api-version",
-    "grpc-metadata-shardgate-cluster": b"shardgate-cluster",
-}
+_METADATA = {f"grpc-metadata-{name.decode()}": name for name in METADATA} | {"authorization": b"authorization"}
 
 
 def metadata(request: web.Request) -> Mapping[bytes, bytes]:
@@ -185,31 +176,24 @@ def metadata(request: web.Request) -> Mapping[bytes, bytes]:
     return found
 
 
-_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-
-
 def timeout(request: web.Request) -> float | None:
     """Seconds, from a Grpc-Timeout header; 0 means none, as in etcd's gateway."""
-    text = request.headers.get("Grpc-Timeout", "")
-    found = re.fullmatch(r"([0-9]{1,8})([HMSmun])", text)
-    if text and not found:
+    text = request.headers.get("Grpc-Timeout")
+    if text is None:
+        return None
+    found = seconds(text.encode("utf-8", "surrogateescape"))
+    if found is None:
         raise RpcError(Code.INVALID_ARGUMENT, f"invalid grpc-timeout: {text}")
-    return int(found[1]) * _UNITS[found[2]] or None if found else None
-
-
-def _request(rpc: Method, body: bytes) -> bytes:
-    try:
-        return bytes(jsonpb.decode(body, rpc.request).SerializeToString())
-    except jsonpb.Malformed as error:
-        raise RpcError(Code.INVALID_ARGUMENT, str(error)) from None
+    return found or None
 
 
 def _requests(rpc: Method, body: bytes) -> tuple[list[bytes], str]:
-    """The client's whole stream is in the body: its messages, and why they stop before the end if they do. etcd goes on
-    with those before the bad one."""
+    """The request, or all messages of a client's stream: its body has them one after another. The second value is why they
+    end before the body does, if so: etcd goes on with those that came before the bad one."""
     messages: list[bytes] = []
     try:
-        messages.extend(message.SerializeToString() for message in jsonpb.decode_all(body, rpc.request))
+        found = jsonpb.decode_all(body, rpc.request) if rpc.client_streaming else [jsonpb.decode(body, rpc.request)]
+        messages.extend(message.SerializeToString() for message in found)
     except jsonpb.Malformed as error:
         return messages, str(error)
     return messages, ""
