@@ -1,31 +1,131 @@
-"""INTERFACE SKETCH, to be implemented: key or range -> cluster(s), over a flattened sorted table of disjoint intervals."""
+"""Which cluster a key, or each part of a range, belongs to.
+
+Routes are prefixes, the longest wins. They are flattened once into a sorted table of disjoint intervals, so that a look-up is one bisect.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from gateway.core.keyrange import EVERYTHING_FROM, after, bounds, prefix_end
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Keys that belong to a cluster. `prefix` b"" is the default route. A prefix means whole path segments: b"/a/b" and b"/a/b/" both own
+    the key /a/b and all keys below /a/b/, but not /a/bc (kube-apiserver reads a resource's revision at the key without the slash).
+    `source` is what the config said, for messages."""
+
+    prefix: bytes
+    cluster: str
+    cache: bool = True
+    coalesce: bool = True
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of a range that lies in one cluster. etcd's conventions: end None = the single key, b"\\0" = to the end of keys."""
+    """The part of a range that lies in one cluster, as etcd writes ranges: end b"" is the single key, b"\\0" is to the last key."""
 
     cluster: str
     key: bytes
-    end: bytes | None
+    end: bytes
 
 
 class Routes:
-    """Immutable routing table: clusters by name only."""
+    """The routing table; immutable."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """One of the routes is the default (prefix b""); ValueError without it, and for the prefix b"\\0", which etcd's ranges can't end at."""
+        self.routes = tuple(routes)
+        if not any(not route.prefix for route in self.routes):
+            raise ValueError('no default route (prefix "")')
+        if any(route.prefix == EVERYTHING_FROM for route in self.routes):
+            raise ValueError("a route can't have the prefix \\0")
+        self._starts, self._owners = _flatten(self.routes)
+
+    @classmethod
+    def everything(cls, cluster: str) -> Routes:
+        """Every key to one cluster."""
+        return cls((Route(b"", cluster),))
+
+    def route_of(self, key: bytes) -> Route:
+        """The route that owns the key."""
+        return self._owners[bisect_right(self._starts, key) - 1]
 
     def cluster_of(self, key: bytes) -> str:
-        """The owner of one key: one bisect."""
-        raise NotImplementedError
+        """The cluster that owns the key."""
+        return self._owners[bisect_right(self._starts, key) - 1].cluster
 
     def spans(self, key: bytes, range_end: bytes) -> tuple[Span, ...]:
-        """etcd's range convention (range_end b"" = one key, b"\\0" = from key on). Neighbouring intervals of the same cluster are one span. An
-        empty or reversed range belongs to the key's owner as one span. Never empty."""
-        raise NotImplementedError
+        """The parts of a range by cluster, in key order, neighbours of one cluster joined. An empty or reversed range belongs to the owner of
+        its key. Never empty."""
+        low, high = bounds(key, range_end)
+        first = bisect_right(self._starts, low) - 1
+        last = len(self._starts) if high is None else max(first + 1, bisect_left(self._starts, high))
+        cluster = self._owners[first].cluster
+        if all(self._owners[at].cluster == cluster for at in range(first, last)):
+            return (Span(cluster, key, range_end),)
+        return _join(self._owners[first:last], [key, *self._starts[first + 1 : last]], range_end)
+
+    def intervals(self) -> tuple[tuple[bytes, bytes | None, Route], ...]:
+        """The flattened table: [start, end) and the route; end None: to the last key."""
+        ends: list[bytes | None] = [*self._starts[1:], None]
+        return tuple(zip(self._starts, ends, self._owners, strict=True))
 
     def clusters(self) -> tuple[str, ...]:
-        """The names of all clusters in the table, each once."""
-        raise NotImplementedError
+        """The names of all clusters in the table, each once, in the order of the routes."""
+        return tuple(dict.fromkeys(route.cluster for route in self.routes))
+
+
+def _join(owners: list[Route], starts: list[bytes], range_end: bytes) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    for at, (owner, start) in enumerate(zip(owners, starts, strict=True)):
+        end = starts[at + 1] if at + 1 < len(starts) else range_end
+        if spans and spans[-1].cluster == owner.cluster:
+            spans[-1] = Span(owner.cluster, spans[-1].key, end)
+        else:
+            spans.append(Span(owner.cluster, start, end))
+    return tuple(spans)
+
+
+def owned(prefix: bytes) -> tuple[tuple[bytes, bytes | None], ...]:
+    """The intervals [start, end) that a route's prefix owns."""
+    if not prefix:
+        return ((b"", None),)
+    segment = prefix.rstrip(b"/") or prefix
+    below = segment if segment.endswith(b"/") else segment + b"/"
+    end = prefix_end(below)
+    tail = (below, None if end == EVERYTHING_FROM else end)
+    return (tail,) if segment == below else ((segment, after(segment)), tail)
+
+
+def _flatten(routes: tuple[Route, ...]) -> tuple[list[bytes], list[Route]]:
+    """Sorted starts of intervals and the route that owns each: shorter prefixes are painted first, longer ones over them."""
+    starts: list[bytes] = [b""]
+    owners: list[Route] = [next(route for route in routes if not route.prefix)]
+    for route in sorted(routes, key=lambda route: len(route.prefix.rstrip(b"/"))):
+        for start, end in owned(route.prefix):
+            _paint(starts, owners, start, end, route)
+    return starts, owners
+
+
+def _paint(starts: list[bytes], owners: list[Route], start: bytes, end: bytes | None, route: Route) -> None:
+    if end is not None:
+        _split(starts, owners, end)
+    low = _split(starts, owners, start)
+    high = len(starts) if end is None else bisect_right(starts, end) - 1
+    starts[low:high] = [start]
+    owners[low:high] = [route]
+
+
+def _split(starts: list[bytes], owners: list[Route], at: bytes) -> int:
+    """Make an interval begin at this key; its place in the table."""
+    place = bisect_right(starts, at) - 1
+    if starts[place] == at:
+        return place
+    starts.insert(place + 1, at)
+    owners.insert(place + 1, owners[place])
+    return place + 1

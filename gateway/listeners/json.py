@@ -79,8 +79,13 @@ PATHS = {
 def make_runner(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.AppRunner:
     """The application in a runner: after `setup()`, `runner.server()` makes the protocol of a new connection."""
     app = make_app(handlers, facts, recorder, max_request_bytes)
-    # a watch learns by its cancellation that the client has gone; compressed bodies are unknown to etcd
-    return web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,  # how a watch learns that its client has gone
+        auto_decompress=False,  # etcd does not either, and a small body could become a large one
+        shutdown_timeout=1.0,  # watches never end by themselves
+    )
 
 
 def make_app(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.Application:
