@@ -43,7 +43,7 @@ class Pages:
             text = dump(dict(await self._facts.version()))
         except RpcError as error:
             return error_response(error)
-        return web.Response(text=text, headers=CORS | {"Content-Type": "application/json"})
+        return web.Response(body=text.encode(), headers=CORS | {"Content-Type": "application/json"})
 
     async def _health(self, request: web.Request) -> web.Response:
         healthy, reason = await self._facts.health()
