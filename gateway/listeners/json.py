@@ -3,11 +3,13 @@
 What a client sees is what etcd 3.5 shows; later versions differ a little (501 for 405, no "error" in an error's body).
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method, method
@@ -82,10 +84,19 @@ def make_runner(handlers: Handlers, facts: Facts, recorder: Recorder, max_reques
     return web.AppRunner(
         app,
         access_log=None,
+        logger=_logger(),
         handler_cancellation=True,  # how a watch learns that its client has gone
         auto_decompress=False,  # etcd does not either, and a small body could become a large one
         shutdown_timeout=1.0,  # watches never end by themselves
     )
+
+
+def _logger() -> logging.Logger:
+    """aiohttp's, but without a traceback for each client that speaks no HTTP."""
+    logger = logging.getLogger("shardgate.http")
+    if not logger.filters:
+        logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+    return logger
 
 
 def make_app(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.Application:

@@ -1,10 +1,11 @@
 """Protobuf messages as JSON text and back, as etcd's JSON gateway writes and reads them.
 
 Written: proto field names, 64-bit integers as strings, bytes as base64, enums by name, no fields with their zero value.
-Read: whatever any etcd from 3.4 to 3.7 accepts (camel case too, integers as numbers or strings, both base64 alphabets,
-padded or not, unknown fields ignored); what all of them refuse is refused.
+Read: what etcd 3.5 accepts and what 3.7 accepts (camel case, integers as numbers or strings, both base64 alphabets,
+padded or not, unknown fields), but no null in a list, no bytes as a list of numbers, no enum by a name that it does not
+have, and of a oneof one field only.
 
-protobuf's own json_format is not used: it takes garbage for base64 and needs three times as long for large replies.
+protobuf's own json_format is not used: it takes garbage for base64 and needs twice as long for large replies.
 """
 
 import json

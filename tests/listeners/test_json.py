@@ -362,6 +362,18 @@ def test_a_slow_reader_pauses_its_stream(site: Site, service: Service) -> None:
 # what is no call
 
 
+def test_bytes_that_are_no_http(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Refused, and not worth a line in the log, unlike a defect of a page."""
+    for data in (b"\x16\x03\x01what\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000, b"GET /\0 HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", site.port), timeout=10) as sock:
+            sock.sendall(data)
+            assert b" 400 Bad Request\r\n" in sock.recv(1000)
+    assert caplog.records == []
+    site.facts.metrics = None  # type: ignore[assignment]
+    assert site.ask("/metrics", verb="GET")[0] == 500
+    assert "TypeError" in caplog.text
+
+
 def test_wrong_verbs_and_paths(site: Site) -> None:
     assert site.ask("/v3/kv/range", verb="GET") == (405, "Method Not Allowed\n")
     assert site.ask("/v3/kv/range", verb="PUT") == (405, "Method Not Allowed\n")
