@@ -12,6 +12,10 @@ from gateway.core.errors import RpcError
 from gateway.etcdpb.methods import Method
 
 
+SEVERAL = "(several)"
+"""Stands for the cluster's name in metrics and logs where a call went to more than one."""
+
+
 class Call(Protocol):
     """One client call. All methods are called on the event loop's thread and never block.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from gateway.core.routes import Routes
 from gateway.upstream.cluster import Cluster
@@ -17,7 +18,7 @@ class Scope:
     clusters: Mapping[str, Cluster]
     advertise_urls: tuple[str, ...]
 
-    @property
+    @cached_property
     def single(self) -> bool:
         """Only one cluster: everything is forwarded."""
         return len(self.clusters) == 1
