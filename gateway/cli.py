@@ -75,7 +75,7 @@ def check(**source: Any) -> None:
         what = f"every key to cluster {listener.cluster}" if listener.cluster else f"routes below, home {config.home_of(listener)}"
         click.echo(f"listener {listener.name} {listener.address}: {what}")
     click.echo()
-    rows = [("PREFIX", "CLUSTER", "CACHE", "FROM")]
+    rows: list[tuple[str, ...]] = [("PREFIX", "CLUSTER", "CACHE", "FROM")]
     for route in sorted(config.table(), key=lambda route: route.prefix):
         rows.append((route.prefix.decode("utf-8", "backslashreplace") or '""', route.cluster, "on" if route.cache else "off", route.source))
     _print_table(rows)

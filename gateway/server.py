@@ -6,15 +6,22 @@ import asyncio
 import gc
 import signal
 import time
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import uvloop
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from gateway import logs
 from gateway.config import Config, Listener
-from gateway.listeners import admin, json
+from gateway.listeners import admin
 from gateway.listeners.client import ClientPort
-from gateway.metrics import Metrics
+from gateway.listeners.json import make_runner
+from gateway.metrics import Metrics, Reading
+from gateway.observe import HomeFacts, Observer
 from gateway.services import bind
 from gateway.services.scope import Scope
 from gateway.upstream.cluster import Cluster
@@ -27,56 +34,61 @@ FIRST_CONNECT = 2.0
 DRAIN = 10.0
 """Seconds that running calls get at the end."""
 
+TICK = 0.5
+
 
 class Gateway:
-    """Everything that one process runs."""
+    """Everything that one process runs. Implements gateway.listeners.admin.State."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.metrics = Metrics()
         self.log = logs.logger("server")
-        self.started = time.time()
         self.clusters: dict[str, Cluster] = {}
         self.ports: list[ClientPort] = []
+        self._observer = Observer(self.metrics, config.log.slow_request_seconds)
+        self._started = time.time()
+        self._ready = "starting"
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
-        self._states: dict[tuple[str, str], LinkState] = {}
+        self._errors: dict[str, dict[str, str]] = {}
 
     async def start(self) -> None:
         """Connect to the clusters, then open the listeners. Raises OSError when an address can't be had."""
         config = self.config
-        self.clusters = {c.name: Cluster(c.name, c.endpoints, self._endpoint_changed) for c in config.clusters}
+        for each in config.clusters:
+            self._errors[each.name] = {}
+            self.clusters[each.name] = Cluster(each.name, each.endpoints, self._endpoint_changed)
         await asyncio.gather(*(cluster.settled(FIRST_CONNECT) for cluster in self.clusters.values()))
         for listener in config.listeners:
             await self._listen(listener)
+        self._add_readings()
         if config.admin is not None:
-            await self._serve_web(admin.make_app(self), config.admin.address)
-            self.log.info("admin_listening", address=config.admin.address)
+            await self._serve_admin(config.admin.address)
         gc.collect()
         gc.freeze()  # what the start made stays: no collection needs to look at it again
+        self._ready = ""
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT, then end in order."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         ticker = loop.create_task(self._tick())
         await stop.wait()
-        ticker.cancel()
         await self.stop()
+        ticker.cancel()
 
     async def stop(self) -> None:
         """GOAWAY to every client, let running calls finish, close."""
+        self._ready = "stopping"
         self.log.info("stopping", drain_seconds=DRAIN)
         for server in self._servers:
             server.close()
         for port in self.ports:
             port.close()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + DRAIN
-        while any(port.connections for port in self.ports) and loop.time() < end:
-            await asyncio.sleep(0.05)
+        await asyncio.wait([asyncio.ensure_future(port.closed()) for port in self.ports], timeout=DRAIN)
         for port in self.ports:
             port.abort()
         for runner in self._runners:
@@ -90,16 +102,18 @@ class Gateway:
     def scope(self, listener: Listener) -> Scope:
         """What this listener's services work with."""
         routes = self.config.routes_for(listener)
-        names = routes.clusters()
-        home = listener.cluster or listener.home or routes.cluster_of(b"")
-        clusters = {c.name: self.clusters[c.name] for c in self.config.clusters if c.name in names or c.name == home}
-        urls = tuple(listener.advertise_urls) or (f"http://{listener.address}",)
-        return Scope(listener.name, routes, self.clusters[home], clusters, urls)
+        home = self.config.home_of(listener)
+        names = {*routes.clusters(), home}
+        clusters = {name: cluster for name, cluster in self.clusters.items() if name in names}
+        urls = listener.advertise_urls or (f"http://{listener.address}",)
+        return Scope(listener.name, routes, clusters[home], clusters, urls)
 
     async def _listen(self, listener: Listener) -> None:
         limits = self.config.limits
-        handlers = bind(self.scope(listener))
-        runner = web.AppRunner(json.make_app(handlers, json.Facts(self)))
+        scope = self.scope(listener)
+        handlers = bind(scope)
+        facts = HomeFacts(scope, self.metrics)
+        runner = make_runner(handlers, facts, self._observer, limits.max_request_bytes)
         await runner.setup()
         assert runner.server is not None
         port = ClientPort(
@@ -107,28 +121,28 @@ class Gateway:
             handlers={method.path: (method, handler) for method, handler in handlers.items()},
             web=runner.server,
             metrics=self.metrics,
+            observer=self._observer,
             limits=Limits(max_streams=limits.max_streams),
             max_connections=limits.max_connections,
             max_request_bytes=limits.max_request_bytes,
         )
         host, number = split_address(listener.address)
-        server = await asyncio.get_running_loop().create_server(port.accept, host, number, backlog=4096)
-        self._servers.append(server)
+        self._servers.append(await asyncio.get_running_loop().create_server(port.accept, host, number, backlog=4096))
         self._runners.append(runner)
         self.ports.append(port)
         self.log.info("listening", listener=listener.name, address=listener.address)
 
-    async def _serve_web(self, app: web.Application, address: str) -> None:
-        runner = web.AppRunner(app, access_log=None)
+    async def _serve_admin(self, address: str) -> None:
+        runner = web.AppRunner(admin.make_app(self), access_log=None)
         await runner.setup()
-        host, number = split_address(address)
-        await web.TCPSite(runner, host, number).start()
+        await web.TCPSite(runner, *split_address(address)).start()
         self._runners.append(runner)
+        self.log.info("admin_listening", address=address)
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(TICK)
             now = loop.time()
             for cluster in self.clusters.values():
                 cluster.tick(now)
@@ -136,15 +150,109 @@ class Gateway:
                 port.tick(now)
 
     def _endpoint_changed(self, cluster: str, url: str, state: LinkState, error: str) -> None:
-        """Log a change of state once, not each retry."""
-        before = self._states.get((cluster, url))
-        if before is state:
-            return
-        self._states[(cluster, url)] = state
+        """Log a change once, not each retry."""
+        before = self._errors[cluster].get(url)
+        self._errors[cluster][url] = error
         if state is LinkState.READY:
             self.log.info("endpoint_connected", cluster=cluster, endpoint=url)
-        elif state is LinkState.FAILING or error:
-            self.log.warning("endpoint_down", cluster=cluster, endpoint=url, error=error)
+        elif error and not before:
+            self.log.warning("endpoint_down", cluster=cluster, endpoint=url, error=error, fix="see that etcd runs there and is reachable")
+
+    # what is told of it
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics."""
+        return self.metrics.registry
+
+    def ready(self) -> str:
+        """"" when the gateway takes calls."""
+        return self._ready
+
+    def cluster_states(self) -> Mapping[str, str]:
+        """Of each cluster "" when an endpoint is connected, else what the endpoints say."""
+        return {
+            name: "" if cluster.available else "; ".join(f"{url}: {error}" for url, error in self._errors[name].items()) or "connecting"
+            for name, cluster in self.clusters.items()
+        }
+
+    def status(self) -> dict[str, Any]:
+        """For /status."""
+        return {
+            "version": _version(),
+            "uptime_seconds": round(time.time() - self._started, 1),
+            "ready": self._ready or True,
+            "listeners": [
+                {"name": listener.name, "address": listener.address, "home": self.config.home_of(listener), "connections": len(port.connections)}
+                for listener, port in zip(self.config.listeners, self.ports, strict=False)
+            ],
+            "clusters": [self._cluster_status(name, cluster) for name, cluster in self.clusters.items()],
+            "routes": [
+                {"prefix": route.prefix.decode("utf-8", "backslashreplace"), "cluster": route.cluster, "cache": route.cache}
+                for route in self.config.table()
+            ],
+        }
+
+    def _cluster_status(self, name: str, cluster: Cluster) -> dict[str, Any]:
+        endpoints = [
+            {
+                "url": endpoint.url,
+                "state": endpoint.calls.state.value,
+                "connections": endpoint.connections,
+                "error": self._errors[name].get(endpoint.url, ""),
+            }
+            for endpoint in cluster.endpoints
+        ]
+        return {"name": name, "available": cluster.available, "endpoints": endpoints}
+
+    def _add_readings(self) -> None:
+        read = self.metrics.read
+        read("gauge", "shardgate_client_connections", "Open gRPC connections of clients.", ("listener",), self._connections)
+        read("counter", "shardgate_accepted_connections", "Connections accepted.", ("listener",), self._accepted)
+        read("counter", "shardgate_refused_connections", "Connections over limits.max_connections.", ("listener",), self._over)
+        read("gauge", "shardgate_requests_in_flight", "gRPC calls under way.", ("cluster", "method"), self._in_flight)
+        read("gauge", "shardgate_streams", "Open HTTP/2 streams of clients.", ("listener",), self._streams)
+        read("gauge", "shardgate_watches", "Watches that clients have open.", ("listener",), self._watches)
+        read("gauge", "shardgate_upstream_connections", "Connections to endpoints.", ("cluster", "endpoint"), self._upstream)
+        read("counter", "shardgate_upstream_failures", "Connections to endpoints that failed or broke.", ("cluster", "endpoint"), self._failures)
+        read("gauge", "shardgate_cluster_available", "1 when an endpoint of the cluster is connected.", ("cluster",), self._available)
+        build = _version()
+        read("gauge", "shardgate_build_info", "The version.", ("version",), lambda: [((build,), 1)])
+
+    def _connections(self) -> Reading:
+        return [((port.name,), len(port.connections)) for port in self.ports]
+
+    def _accepted(self) -> Reading:
+        return [((port.name,), port.accepted) for port in self.ports]
+
+    def _over(self) -> Reading:
+        return [((port.name,), port.refused) for port in self.ports]
+
+    def _in_flight(self) -> Reading:
+        calls = Counter((call.cluster, call.method.label) for port in self.ports for each in port.connections for call in each.calls)
+        return [(labels, count) for labels, count in calls.items()]
+
+    def _streams(self) -> Reading:
+        return [((port.name,), sum(each.conn.active for each in port.connections)) for port in self.ports]
+
+    def _watches(self) -> Reading:
+        return [((port.name,), sum(call.watches for each in port.connections for call in each.calls)) for port in self.ports]
+
+    def _upstream(self) -> Reading:
+        return [((name, each.url), each.connections) for name, cluster in self.clusters.items() for each in cluster.endpoints]
+
+    def _failures(self) -> Reading:
+        return [((name, url), count) for name, cluster in self.clusters.items() for url, count in cluster.failures.items()]
+
+    def _available(self) -> Reading:
+        return [((name,), int(cluster.available)) for name, cluster in self.clusters.items()]
+
+
+def _version() -> str:
+    try:
+        return version("shardgate")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -155,8 +263,23 @@ def split_address(address: str) -> tuple[str, int]:
 
 def run(config: Config) -> int:
     """Run the gateway until it is told to stop; the process's exit status."""
-    uvloop.install()
-    return asyncio.run(_main(config))
+    logs.setup(config.log.level, config.log.format)
+    problem = unserved(config)
+    if problem:
+        logs.logger("server").error("start_failed", reason=problem)
+        return 1
+    return uvloop.run(_main(config))
+
+
+def unserved(config: Config) -> str:
+    """What the configuration asks for and this version does not serve; "" for nothing."""
+    for listener in config.listeners:
+        if listener.tls or listener.address.startswith("unix:"):
+            return f"listener {listener.name}: TLS and unix sockets are not served by this version; use a plain address"
+    for cluster in config.clusters:
+        if cluster.tls or cluster.discovery or any(url.startswith("https:") for url in cluster.endpoints):
+            return f"cluster {cluster.name}: TLS and discovery are not served by this version; list http:// endpoints"
+    return ""
 
 
 async def _main(config: Config) -> int:
@@ -164,7 +287,7 @@ async def _main(config: Config) -> int:
     try:
         await gateway.start()
     except OSError as error:
-        gateway.log.error("start_failed", error=str(error), fix="free the address or choose another one in `listeners` or `admin`")
+        gateway.log.error("start_failed", reason=str(error), fix="free the address, or choose another in `listeners` or `admin`")
         return 1
     await gateway.run()
     return 0

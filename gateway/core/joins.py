@@ -37,7 +37,7 @@ def join_range(request: pb.RangeRequest, replies: Sequence[pb.RangeResponse], he
 
 
 def _sorted(request: pb.RangeRequest, kvs: list[Any]) -> list[Any]:
-    order, target = request.sort_order, request.sort_target
+    order, target = int(request.sort_order), int(request.sort_target)
     if order == _NONE:
         order = _NONE if target == _KEY else _ASCEND  # as etcd: other targets ascend where nothing is said
     if order == _NONE or (order == _ASCEND and target == _KEY):

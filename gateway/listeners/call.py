@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping, Sized
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method
@@ -35,12 +36,23 @@ DEADLINE = RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 """grpc-go's text."""
 
 
+class Recorder(Protocol):
+    """Who counts and logs the calls."""
+
+    def record(self, call: Any, code: int, seconds: float) -> None:
+        """The call has ended."""
+
+    def crashed(self, call: Any, error: Exception) -> None:
+        """A service raised what is no RpcError."""
+
+
 class GrpcCall:
     """Implements gateway.services.call.Call and gateway.wire.connection.Owner."""
 
     __slots__ = (
         "_answered", "_compressed", "_connection", "_handler", "_reader", "_received", "_session", "_started", "_stream", "_task",
         "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
+        "request",
     )  # fmt: skip
 
     def __init__(
@@ -51,12 +63,13 @@ class GrpcCall:
         self._handler = handler
         self.method = method
         self.metadata: Mapping[bytes, bytes] = head.metadata
-        self._started = now = connection.loop.time()
-        self.deadline: float | None = None if timeout is None else now + timeout
+        self._started = perf_counter()  # the loop's own time has milliseconds only
+        self.deadline: float | None = None if timeout is None else connection.loop.time() + timeout
         self.cluster = ""
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.ended = False
+        self.request = b""
         self.bytes_in = 0
         self.bytes_out = 0
         self._compressed = head.compressed
@@ -110,6 +123,7 @@ class GrpcCall:
             self._session.message(message)
         elif not self._received:
             self._received = True
+            self.request = message
             self._handler(self, message)
 
     def _end_of_requests(self) -> None:
@@ -141,6 +155,11 @@ class GrpcCall:
             self._task.cancel()
         if tell is not None:
             tell()
+
+    @property
+    def watches(self) -> int:
+        """Open watches of a watch stream."""
+        return len(self._session) if self.method.service == "watch" and isinstance(self._session, Sized) else 0
 
     # what the services answer
 
@@ -199,7 +218,7 @@ class GrpcCall:
         connection.calls.discard(self)
         if self._reader is not None:
             connection.partial -= self._reader.buffered
-        connection.port.record(self, code, connection.loop.time() - self._started)
+        connection.port.observer.record(self, code, perf_counter() - self._started)
 
     def run(self, work: Coroutine[Any, Any, bytes | None]) -> None:
         self._task = self._connection.loop.create_task(self._work(work))
@@ -210,7 +229,7 @@ class GrpcCall:
         except RpcError as error:
             self.fail(error)
         except Exception as error:
-            self._connection.port.crashed(self, error)
+            self._connection.port.observer.crashed(self, error)
             self.fail(RpcError(Code.INTERNAL, "the gateway failed to answer; its log says why"))
         else:
             if message is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.etcdpb.methods import Method
+from gateway.listeners.call import Recorder
 from gateway.listeners.grpc import GrpcConnection, Handler
 from gateway.metrics import Metrics
 from gateway.wire.connection import Limits
@@ -25,14 +26,16 @@ class ClientPort:
     handlers: Mapping[bytes, tuple[Method, Handler]]
     web: Callable[[], asyncio.Protocol]
     metrics: Metrics
+    observer: Recorder
     limits: Limits
     max_connections: int
     max_request_bytes: int
-    slow: Callable[..., None] | None = None
     connections: set[GrpcConnection] = field(default_factory=set)
     waiting: set[Sniffer] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
+    _closing: bool = False
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
     def accept(self) -> asyncio.Protocol:
         """The protocol factory of the listening socket."""
@@ -45,8 +48,26 @@ class ClientPort:
         for sniffer in tuple(self.waiting):
             sniffer.tick(now)
 
+    async def closed(self) -> None:
+        """Returns when the last connection has ended."""
+        await self._empty.wait()
+
+    def left(self, connection: GrpcConnection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if self._closing and not self.connections:
+            self._empty.set()
+
+    def abort(self) -> None:
+        """Close what is still open, at once."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
     def close(self) -> None:
-        """Say GOAWAY on every connection, then close it."""
+        """Say GOAWAY on every connection; each closes when its calls have ended."""
+        self._closing = True
+        if not self.connections:
+            self._empty.set()
         for connection in tuple(self.connections):
             connection.close("the gateway is shutting down")
         for sniffer in tuple(self.waiting):

@@ -75,7 +75,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self.port.connections.discard(self)
+        self.port.left(self)
         if self.conn.closing is not None:
             self.port.metrics.protocol_error(self.conn.closing)
         self.conn.lost("connection lost")

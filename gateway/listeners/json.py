@@ -175,6 +175,7 @@ class _Site:
                 session.message(message)
             session.half_close()
         else:
+            call.request = messages[0]
             self._handlers[rpc](call, messages[0])
 
 

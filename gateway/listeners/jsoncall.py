@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from time import perf_counter
 from typing import Any, Protocol
 
 from gateway.core.errors import Code, RpcError
@@ -32,6 +33,7 @@ class JsonCall:
     __slots__ = (
         "_error", "_messages", "_news", "_paused", "_queued", "_reader", "_recorder", "_started", "_task", "_timer",
         "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
+        "request",
     )  # fmt: skip
 
     def __init__(
@@ -40,14 +42,15 @@ class JsonCall:
         loop = asyncio.get_running_loop()
         self.method = method
         self.metadata = metadata
-        self._started = loop.time()
-        self.deadline: float | None = None if timeout is None else self._started + timeout
+        self._started = perf_counter()
+        self.deadline: float | None = None if timeout is None else loop.time() + timeout
         self._timer = None if self.deadline is None else loop.call_at(self.deadline, self._expire)
         self.cluster = ""
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.ended = False
         self._error: RpcError | None = None
+        self.request = b""
         self.bytes_in = 0
         self.bytes_out = 0
         self._messages: deque[bytes] = deque()
@@ -158,4 +161,4 @@ class JsonCall:
         if self._timer is not None:
             self._timer.cancel()
         self._news.set()
-        self._recorder.record(self, code, asyncio.get_running_loop().time() - self._started)
+        self._recorder.record(self, code, perf_counter() - self._started)

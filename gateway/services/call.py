@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from gateway.core.errors import RpcError
 from gateway.etcdpb.methods import Method
 
-
 SEVERAL = "(several)"
 """Stands for the cluster's name in metrics and logs where a call went to more than one."""
 

@@ -1,0 +1,98 @@
+"""What is counted and logged of calls, and what the pages of the client port tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from gateway import logs
+from gateway.core.errors import RpcError
+from gateway.core.joins import version_key
+from gateway.core.plan import quoted
+from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.methods import method
+from gateway.metrics import Metrics
+from gateway.services.scope import Scope
+
+PATIENCE = 5.0
+STATUS = method("maintenance", "status")
+RANGE = method("kv", "range")
+
+
+class Observer:
+    """Told of every call that ends."""
+
+    def __init__(self, metrics: Metrics, slow_seconds: float) -> None:
+        self._metrics = metrics
+        self._slow = slow_seconds or float("inf")
+        self._log = logs.logger("calls")
+
+    def record(self, call: Any, code: int, seconds: float) -> None:
+        """Count it; log it if it was slow."""
+        self._metrics.calls(call.cluster, call.method).ended(code, seconds, call.bytes_in, call.bytes_out)
+        if seconds >= self._slow and not call.method.server_streaming:
+            self._metrics.slow_requests += 1
+            self._log.warning("slow_request", method=call.method.label, cluster=call.cluster, seconds=seconds, **_range(call))
+
+    def crashed(self, call: Any, error: Exception) -> None:
+        """A defect of the gateway's own."""
+        self._log.error("call_crashed", error, method=call.method.label, cluster=call.cluster)
+
+
+def _range(call: Any) -> dict[str, str]:
+    """Key and range_end of a slow KV call, never values."""
+    if call.method.service != "kv" or call.method.name not in ("range", "put", "delete_range"):
+        return {}
+    try:
+        request = call.method.request.FromString(call.request)
+    except DecodeError:
+        return {}
+    end = getattr(request, "range_end", b"")
+    return {"key": quoted(request.key)} | ({"range_end": quoted(end)} if end else {})
+
+
+class HomeFacts:
+    """Implements gateway.listeners.pages.Facts for one listener: what etcd tells of itself, told of the home cluster."""
+
+    def __init__(self, scope: Scope, metrics: Metrics) -> None:
+        self._scope = scope
+        self._metrics = metrics
+
+    async def version(self) -> Mapping[str, str]:
+        """The lowest version of all clusters, by which clients switch features."""
+        statuses = await asyncio.gather(*(self._status(name) for name in self._scope.clusters), return_exceptions=True)
+        versions = sorted((each.version for each in statuses if not isinstance(each, BaseException)), key=version_key)
+        if not versions:
+            raise next(each for each in statuses if isinstance(each, BaseException))
+        major, minor, *_ = (*versions[0].split("."), "0")
+        return {"etcdserver": versions[0], "etcdcluster": f"{major}.{minor}.0"}
+
+    async def _status(self, name: str) -> pb.StatusResponse:
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        return pb.StatusResponse.FromString(await self._scope.clusters[name].unary(STATUS, b"", deadline=deadline))
+
+    async def health(self) -> tuple[bool, str]:
+        """A linearizable read of the home cluster, as etcd's own /health."""
+        reason = await self._probe(self._scope.home.name)
+        return not reason, reason
+
+    async def checks(self) -> Mapping[str, str]:
+        """One read of each cluster."""
+        reasons = await asyncio.gather(*(self._probe(name) for name in self._scope.clusters))
+        return dict(zip((f"cluster_{name}" for name in self._scope.clusters), reasons, strict=True))
+
+    async def _probe(self, name: str) -> str:
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        request = pb.RangeRequest(key=b"health", limit=1).SerializeToString()
+        try:
+            await self._scope.clusters[name].unary(RANGE, request, deadline=deadline)
+        except RpcError as error:
+            return str(error)
+        return ""
+
+    def metrics(self) -> bytes:
+        """The gateway's own."""
+        return self._metrics.exposition()
