@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.etcd import ROOT, die_with_parent, free_port
+from tests.etcd import end, free_port, get, spawn, wait_for
+
+WRONG = re.compile(r"level=error|Traceback|exception was never retrieved|was never awaited")
+"""What no log may have."""
 
 
 class GatewayProcess:
     """`python -m gateway serve` with a configuration file of its own; ports are filled in."""
 
     def __init__(self, config: dict[str, Any], directory: Path) -> None:
-        self.port, self.admin_port = free_port(), free_port()
+        self.admin_address = f"127.0.0.1:{free_port()}"
         config.setdefault("listeners", [{"name": "clients"}])
-        for number, listener in enumerate(config["listeners"]):
-            listener.setdefault("address", f"127.0.0.1:{self.port if not number else free_port()}")
-        self.addresses = {listener["name"]: listener["address"] for listener in config["listeners"]}
-        config["admin"] = {"address": f"127.0.0.1:{self.admin_port}"}
+        for listener in config["listeners"]:
+            listener.setdefault("address", f"127.0.0.1:{free_port()}")
+        self.addresses: dict[str, str] = {listener["name"]: listener["address"] for listener in config["listeners"]}
+        config["admin"] = {"address": self.admin_address}
         self._file = directory / "shardgate.yaml"
         self._file.write_text(yaml.safe_dump(config))
         self._log = directory / "gateway.log"
@@ -47,21 +49,25 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start it and wait until it is ready. Raises TimeoutError with the log."""
-        log = self._log.open("ab")
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._file), "--log-level", "debug"]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, preexec_fn=die_with_parent)
-        log.close()
-        end = time.monotonic() + 20
-        while time.monotonic() < end and self.process.poll() is None:
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                if self.admin("/readyz") == "ok\n":
-                    return
-            time.sleep(0.05)
-        raise TimeoutError(f"the gateway is not ready:\n{self.log()}")
+        command = [sys.executable, "-m", "gateway", "serve", "--config", self._file]
+        self.process = spawn(command, self._log, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        try:
+            wait_for("ready", lambda: self.process.poll() is not None or self._ready(), 20)
+            ready = self._ready()
+        except TimeoutError:
+            ready = False
+        if not ready:
+            end(self.process)
+            raise TimeoutError(f"the gateway is not ready:\n{self.log()[-5000:]}")
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            return get(self.admin_address, "/readyz") == (200, "ok\n")
+        return False
 
     def admin(self, path: str) -> str:
         """A page of the admin listener."""
-        return str(urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=5).read().decode())
+        return get(self.admin_address, path)[1]
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
@@ -85,23 +91,26 @@ class GatewayProcess:
         return self._log.read_text(errors="replace")
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """SIGTERM, SIGKILL if that does not end it; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        end(self.process)
         return self.process.returncode
+
+    def check_log(self) -> None:
+        """No error, no traceback."""
+        wrong = [line for line in self.log().splitlines() if WRONG.search(line)]
+        assert not wrong, "\n".join((*wrong[:10], self.log()[-5000:]))
 
 
 @contextlib.contextmanager
 def gateway(
     clusters: Mapping[str, Sequence[str]], routes: Mapping[str, str] | None = None, **config: Any
 ) -> Iterator[GatewayProcess]:
-    """A gateway in front of clusters {name: URLs}; routes {prefix: name}, the first cluster is the default. Afterwards the log must have no
-    traceback."""
+    """A gateway in front of clusters {name: URLs}; routes {prefix: name}, the first cluster is the default. In the end it must stop with
+    status 0 when told so, and its log must have no error."""
     names = list(clusters)
     prefixes = {"": names[0], **(routes or {})}
     config["clusters"] = [{"name": name, "endpoints": list(urls)} for name, urls in clusters.items()]
@@ -111,6 +120,8 @@ def gateway(
         process.start()
         try:
             yield process
+            code = process.stop()
+            assert code == 0, f"ended with {code}:\n{process.log()[-5000:]}"
+            process.check_log()
         finally:
-            process.stop()
-        assert "Traceback" not in process.log(), process.log()[-5000:]
+            end(process.process)
