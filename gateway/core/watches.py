@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import count
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from gateway.core.branches import Branch, Line, Part, Turns, Watcher, by_cluster
-from gateway.core.errors import DUPLICATE_WATCH_ID, Code, RpcError
+from gateway.core.errors import DUPLICATE_WATCH_ID, EMPTY_WATCH_RANGE, Code, RpcError
+from gateway.core.keyrange import bounds
 from gateway.core.routes import Routes, Span
 from gateway.etcdpb import rpc_pb2 as pb
 
@@ -73,16 +75,18 @@ class Watches:
         self._turns = Turns()
         self._actions: list[Action] = []
 
+    def __len__(self) -> int:
+        return len(self._watchers)
+
     def request(self, data: bytes) -> list[Action]:
         """The client sent a message."""
         try:
             self._waiting.append(pb.WatchRequest.FromString(data))
         except DecodeError:
-            self._fail(Code.INTERNAL, "grpc: failed to unmarshal the received message")
-        actions = self._take()
+            return [Fail(RpcError(Code.INTERNAL, "grpc: failed to unmarshal the received message"))]
         if len(self._waiting) + len(self._unanswered) > MAX_PENDING:
-            actions.append(Fail(RpcError(Code.RESOURCE_EXHAUSTED, f"shardgate: more than {MAX_PENDING} unanswered watch requests")))
-        return actions
+            return [_failure(Code.RESOURCE_EXHAUSTED, f"more than {MAX_PENDING} unanswered watch requests")]
+        return self._take()
 
     def opened(self, cluster: str) -> list[Action]:
         """The stream that was asked for with Open takes messages."""
@@ -98,8 +102,7 @@ class Watches:
         try:
             reply = pb.WatchResponse.FromString(data)
         except DecodeError:
-            self._fail(Code.INTERNAL, f'shardgate: cluster "{cluster}" sent what is no watch response')
-            return self._take()
+            return [_failure(Code.INTERNAL, f'cluster "{cluster}" sent what is no watch response')]
         branch.header.revision = reply.header.revision
         if reply.created:
             self._created(branch, reply, data)
@@ -116,7 +119,7 @@ class Watches:
         branch.line = Line.IDLE
         branch.expected.clear()
         if branch.partial is not None:
-            self._fail(Code.UNAVAILABLE, f'shardgate: cluster "{cluster}" was lost within a watch response')
+            return [_failure(Code.UNAVAILABLE, f'cluster "{cluster}" was lost within a watch response')]
         for part in tuple(branch.parts.values()):
             part.live = False
             if part.watcher.closing:
@@ -146,7 +149,7 @@ class Watches:
 
     @property
     def unanswered(self) -> Watcher | None:
-        """The watcher for whose clusters the client waits."""
+        """The watcher whose clusters the client waits for."""
         return self._unanswered[0] if self._unanswered else None
 
     def _take(self) -> list[Action]:
@@ -155,16 +158,13 @@ class Watches:
         actions, self._actions = self._actions, []
         return actions
 
-    def _fail(self, code: Code, text: str) -> None:
-        self._actions.append(Fail(RpcError(code, text)))
-
     def _tell(self, speaker: Branch, message: bytes, fragment: bool = False) -> None:
         self._actions += map(Tell, self._turns.say(speaker, message, fragment))
 
     # what the client asks
 
     def _handle(self, request: pb.WatchRequest) -> bool:
-        """Whether it was its turn."""
+        """False: it is not its turn yet."""
         kind = request.WhichOneof("request_union")
         if kind == "create_request":
             return self._create(request.create_request)
@@ -191,10 +191,9 @@ class Watches:
     def _number(self, asked: int) -> int:
         if asked:
             return asked
-        while self._next_id in self._watchers:
-            self._next_id += 1
-        self._next_id += 1
-        return self._next_id - 1
+        number = next(number for number in count(self._next_id) if number not in self._watchers)
+        self._next_id = number + 1
+        return number
 
     def _first(self, clusters: Iterable[str]) -> str:
         """The cluster whose header a watcher of several gets: home if it is one of them."""
@@ -260,8 +259,8 @@ class Watches:
         if reply.canceled:
             self._refused(branch, part, reply)
         elif reply.watch_id != watcher.id:
-            text = f'shardgate: cluster "{branch.cluster}" does not keep watch ids ({reply.watch_id} for {watcher.id}); etcd does since 3.4'
-            self._fail(Code.INTERNAL, text)
+            text = f'cluster "{branch.cluster}" does not keep watch ids ({reply.watch_id} for {watcher.id}); etcd does since 3.4'
+            self._actions.append(_failure(Code.INTERNAL, text))
         else:
             part.live = True
             if not part.next:
@@ -277,8 +276,7 @@ class Watches:
             return
         self._unanswered.popleft()
         watcher.announced = True
-        first = self._first(watcher.parts)
-        self._tell(self._branches[first], watcher.replies[first])
+        self._tell(self._branches[first := self._first(watcher.parts)], watcher.replies[first])
         for holder, message, fragment in watcher.held:
             holder.held -= len(message)
             self._tell(holder, message, fragment)
@@ -378,17 +376,20 @@ class Watches:
 
 def _refusal(create: pb.WatchCreateRequest, spans: dict[str, Span], namesake: Watcher | None) -> str:
     """Why the gateway itself refuses the watch; "" if it does not."""
-    if namesake is not None:
-        return DUPLICATE_WATCH_ID
+    if namesake is not None:  # etcd looks at the range first
+        low, high = bounds(create.key or b"\0", create.range_end)
+        return DUPLICATE_WATCH_ID if high is None or low < high else EMPTY_WATCH_RANGE
     if len(spans) > 1 and create.start_revision:
-        names = ", ".join(spans)
-        return f"shardgate: a watch over several clusters ({names}) can't start at a revision: each cluster counts its own"
+        return f"shardgate: a watch over several clusters ({', '.join(spans)}) can't start at a revision: each cluster counts its own"
     return ""
 
 
+def _failure(code: Code, text: str) -> Fail:
+    return Fail(RpcError(code, f"shardgate: {text}"))
+
+
 def _refused(header: pb.ResponseHeader, reason: str) -> bytes:
-    reply = pb.WatchResponse(header=header, watch_id=NO_WATCHER, created=True, canceled=True, cancel_reason=reason)
-    return reply.SerializeToString()
+    return pb.WatchResponse(header=header, watch_id=NO_WATCHER, created=True, canceled=True, cancel_reason=reason).SerializeToString()
 
 
 def _canceled(header: pb.ResponseHeader, number: int) -> bytes:

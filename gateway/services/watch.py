@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from gateway.core.branches import Watcher
 from gateway.core.errors import NO_LEADER, Code, RpcError
-from gateway.core.watches import Action, Ask, Fail, Open, Tell, Watcher, Watches
+from gateway.core.watches import Action, Ask, Fail, Open, Tell, Watches
 from gateway.etcdpb.methods import method
 from gateway.services.call import Call
 from gateway.services.scope import Scope
@@ -35,15 +36,15 @@ class Watch:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    def watch(self, call: Call) -> Stream:
+    def watch(self, call: Call) -> WatchStream:
         """One client stream."""
-        return Stream(self._scope, call)
+        return WatchStream(self._scope, call)
 
 
 class Source:
     """The upstream watch stream of one cluster; implements upstream.calls.Receiver. It is opened anew when it breaks."""
 
-    def __init__(self, stream: Stream, cluster: Cluster) -> None:
+    def __init__(self, stream: WatchStream, cluster: Cluster) -> None:
         self.cluster = cluster
         self._stream = stream
         self._line: Streaming | None = None
@@ -113,7 +114,7 @@ class Source:
             self._line.cancel()
 
 
-class Stream:
+class WatchStream:
     """One client stream; implements services.call.Session."""
 
     def __init__(self, scope: Scope, call: Call) -> None:
@@ -125,6 +126,10 @@ class Stream:
         self._timer: asyncio.TimerHandle | None = None
         call.on_cancel = self._close
         call.on_writable = self._pace
+
+    def __len__(self) -> int:
+        """Open watches, for the metrics."""
+        return len(self.watches)
 
     def message(self, data: bytes) -> None:
         """A WatchRequest."""
@@ -145,9 +150,9 @@ class Stream:
                     self._source(cluster).open()
                 case Fail(error):
                     self.fail(error)
-        if not self.call.ended:
-            self._pace()
-            self._keep_time()
+                    return
+        self._pace()
+        self._keep_time()
 
     def _source(self, name: str) -> Source:
         source = self._sources.get(name)
