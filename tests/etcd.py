@@ -166,9 +166,10 @@ class Member:
         return self.directory / f"{self.name}.log"
 
     def healthy(self) -> bool:
-        """It serves and has a leader."""
+        """It serves, has a leader, and the cluster has settled on this version (some answers depend on it)."""
         with contextlib.suppress(OSError):
-            return '"true"' in get(self.address, "/health")[1]
+            if '"true"' in get(self.address, "/health")[1]:
+                return all(minor(each) == minor(self.version) for each in json.loads(get(self.address, "/version")[1]).values())
         return False
 
     def wait(self, seconds: float = START_SECONDS) -> None:
