@@ -1,31 +1,32 @@
-"""The Auth service: reads go to home; with several clusters, changes are refused."""
+"""The Auth service: reads go to home; a change is for one cluster."""
 
 from __future__ import annotations
 
-from gateway.core.errors import Code, RpcError
+from gateway.core.errors import RpcError
 from gateway.services.call import Call
-from gateway.services.one import to_one
+from gateway.services.one import named, to_one
 from gateway.services.scope import Scope
 
 
 class Auth:
-    """Users and roles belong to one cluster. A change to one of several would leave the others open, or shut."""
+    """Users and roles belong to one cluster. Changed at home alone they would leave the others open, or shut, so a change over several is
+    refused."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def _read(self, call: Call, request: bytes) -> None:
-        """At home."""
-        self._scope.home.forward(call, request)
+        """At home, or where it is asked for."""
+        try:
+            cluster = named(self._scope, call) or self._scope.home
+        except RpcError as error:
+            call.fail(error)
+        else:
+            cluster.forward(call, request)
 
     def _change(self, call: Call, request: bytes) -> None:
-        """One cluster, if it is named or the only one."""
-        if self._scope.single or b"shardgate-cluster" in call.metadata:
-            to_one(self._scope, call, request)
-            return
-        names = ", ".join(self._scope.clusters)
-        text = f"shardgate: {call.method.name} is not possible over several clusters ({names}); change each through a listener of its own"
-        call.fail(RpcError(Code.FAILED_PRECONDITION, text))
+        """One cluster."""
+        to_one(self._scope, call, request)
 
     auth_status = authenticate = user_get = user_list = role_get = role_list = _read
     auth_enable = auth_disable = _change

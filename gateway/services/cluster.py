@@ -1,29 +1,28 @@
-"""The Cluster service: the members that clients see are the gateway's own addresses."""
+"""The Cluster service: the members that clients see have the gateway's own addresses."""
 
 from __future__ import annotations
 
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.services.call import Call
-from gateway.services.one import to_one
+from gateway.services.one import named, to_one
 from gateway.services.scope import Scope
 
 
 class Members:
-    """Changes of membership concern one cluster."""
+    """Membership is one cluster's own; the list is home's where none is named."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def member_list(self, call: Call, request: bytes) -> None:
-        """One member with home's ids and the gateway's advertised URLs, so that clients that sync their endpoints do not go around it."""
+        """The members as their cluster lists them, but for the client URLs."""
         call.run(self._member_list(call, request))
 
     async def _member_list(self, call: Call, request: bytes) -> bytes:
-        home = self._scope.home
-        call.cluster = home.name
-        message = await home.unary(call.method, request, deadline=call.deadline, metadata=call.metadata)
-        reply = pb.MemberListResponse.FromString(message)
-        return bytes(advertised(reply, self._scope.advertise_urls).SerializeToString())
+        cluster = named(self._scope, call) or self._scope.home
+        call.cluster = cluster.name
+        reply = await cluster.unary(call.method, request, deadline=call.deadline, metadata=call.metadata)
+        return advertised(reply, self._scope.advertise_urls)
 
     def member_add(self, call: Call, request: bytes) -> None:
         """One cluster."""
@@ -42,10 +41,11 @@ class Members:
         to_one(self._scope, call, request)
 
 
-def advertised(reply: pb.MemberListResponse, urls: tuple[str, ...]) -> pb.MemberListResponse:
-    """The member that answered, reached by the gateway's URLs. Learners and members that have not started are left out with the others."""
-    answered = [member for member in reply.members if member.ID == reply.header.member_id] or list(reply.members[:1])
-    members = [pb.Member(ID=each.ID, name=each.name, peerURLs=each.peerURLs, clientURLs=urls) for each in answered]
-    return pb.MemberListResponse(header=reply.header, members=members)
-
-
+def advertised(message: bytes, urls: tuple[str, ...]) -> bytes:
+    """A MemberListResponse in which every member that serves clients is reached by the gateway's URLs: clients that sync their endpoints
+    with this list must not go around the gateway."""
+    reply = pb.MemberListResponse.FromString(message)
+    for member in reply.members:
+        if member.clientURLs:
+            member.clientURLs[:] = urls
+    return reply.SerializeToString()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from gateway.core.joins import join_alarms, join_status
+from gateway.core.joins import join_alarms, join_status, version_key
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.services.call import SEVERAL, Call
-from gateway.services.one import to_one
+from gateway.services.one import CLUSTER, to_one
 from gateway.services.scope import Scope
+from gateway.upstream.cluster import Cluster
 
-if TYPE_CHECKING:
-    from gateway.upstream.cluster import Cluster
+PATIENCE = 2.0
+"""Seconds that a cluster other than home gets to answer; a client's deadline may leave less."""
+
+Answer = bytes | BaseException
 
 
 class Maintenance:
@@ -22,50 +24,73 @@ class Maintenance:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+        self._versions: dict[str, str] = {}
 
     def status(self, call: Call, request: bytes) -> None:
-        """Home's, with the lowest version of all clusters (clients switch features by it) and the summed sizes."""
-        if self._scope.single or b"shardgate-cluster" in call.metadata:
+        """Home's, with the lowest version of all clusters (clients switch features by it) and the summed sizes. A cluster that does not
+        answer is named in `errors`, and counts with the version that it had last."""
+        if self._one(call):
             to_one(self._scope, call, request)
         else:
             call.run(self._status(call, request))
 
     async def _status(self, call: Call, request: bytes) -> bytes:
-        call.cluster = SEVERAL
         home, others = await self._ask(call, request)
-        replies = [pb.StatusResponse.FromString(reply) for _, reply in others if isinstance(reply, bytes)]
-        down = [f"cluster {cluster.name}: {reply}" for cluster, reply in others if isinstance(reply, BaseException)]
-        return join_status(pb.StatusResponse.FromString(home), replies, down).SerializeToString()
+        replies = {cluster.name: pb.StatusResponse.FromString(answer) for cluster, answer in others if isinstance(answer, bytes)}
+        errors = [f'cluster "{cluster.name}" does not answer: {answer}' for cluster, answer in others if isinstance(answer, BaseException)]
+        joined = join_status(pb.StatusResponse.FromString(_answered(home)), list(replies.values()), errors)
+        self._versions |= {name: reply.version for name, reply in replies.items()}
+        joined.version = min(joined.version, *self._versions.values(), key=version_key) if self._versions else joined.version
+        return joined.SerializeToString()
 
     def alarm(self, call: Call, request: bytes) -> None:
-        """Listed or disarmed in all clusters: a member id that a cluster does not know changes nothing there."""
-        if self._scope.single or b"shardgate-cluster" in call.metadata:
+        """Listed and disarmed in all clusters; an alarm can only be raised in one."""
+        if self._one(call):
             to_one(self._scope, call, request)
             return
         try:
-            activates = pb.AlarmRequest.FromString(request).action == pb.AlarmRequest.ACTIVATE
+            action = pb.AlarmRequest.FromString(request).action
         except DecodeError:
             self._scope.home.forward(call, request)
             return
-        if activates:
+        if action == pb.AlarmRequest.ACTIVATE:
             to_one(self._scope, call, request)
+        elif action == pb.AlarmRequest.DEACTIVATE:
+            call.run(self._disarm(call, request))
         else:
-            call.run(self._alarm(call, request))
+            call.run(self._alarms(call, request))
 
-    async def _alarm(self, call: Call, request: bytes) -> bytes:
-        call.cluster = SEVERAL
+    async def _alarms(self, call: Call, request: bytes) -> bytes:
+        """A cluster that is down is left out: alarms are asked for by health checks, which are about the rest."""
         home, others = await self._ask(call, request)
-        replies = [pb.AlarmResponse.FromString(reply) for _, reply in others if isinstance(reply, bytes)]
-        return join_alarms(pb.AlarmResponse.FromString(home), replies).SerializeToString()
+        replies = [pb.AlarmResponse.FromString(answer) for _, answer in others if isinstance(answer, bytes)]
+        return join_alarms(pb.AlarmResponse.FromString(_answered(home)), replies).SerializeToString()
 
-    async def _ask(self, call: Call, request: bytes) -> tuple[bytes, list[tuple[Cluster, bytes | BaseException]]]:
-        """Home's reply, and those of the others or why there is none: a cluster that is down does not fail the call. Raises home's error."""
-        others = [cluster for cluster in self._scope.clusters.values() if cluster is not self._scope.home]
-        deadline = call.deadline or asyncio.get_running_loop().time() + 5.0
-        asked = (cluster.unary(call.method, request, deadline=deadline, metadata=call.metadata) for cluster in (self._scope.home, *others))
-        first, *rest = await asyncio.gather(*asked, return_exceptions=True)
-        if isinstance(first, BaseException):
-            raise first
+    async def _disarm(self, call: Call, request: bytes) -> bytes:
+        """An alarm belongs to a member, hence to one cluster: there it is disarmed, the others answer with no alarms. If nobody has
+        disarmed one, it may be one of a cluster that did not answer."""
+        home, others = await self._ask(call, request)
+        answers = [home, *(answer for _, answer in others)]
+        replies = [pb.AlarmResponse.FromString(answer) for answer in answers if isinstance(answer, bytes)]
+        done = [reply for reply in replies if reply.alarms]
+        if not done and len(replies) < len(answers):
+            raise next(answer for answer in answers if isinstance(answer, BaseException))
+        first, *rest = done or replies
+        return join_alarms(first, rest).SerializeToString()
+
+    def _one(self, call: Call) -> bool:
+        return self._scope.single or CLUSTER in call.metadata
+
+    async def _ask(self, call: Call, request: bytes) -> tuple[Answer, list[tuple[Cluster, Answer]]]:
+        """What home and the others answer, or why they don't."""
+        call.cluster = SEVERAL
+        now = asyncio.get_running_loop().time()
+        soon = now + PATIENCE if call.deadline is None else min(now + PATIENCE, (now + call.deadline) / 2)
+        home = self._scope.home
+        others = [cluster for cluster in self._scope.clusters.values() if cluster is not home]
+        asked = [cluster.unary(call.method, request, deadline=soon, metadata=call.metadata) for cluster in others]
+        asked.append(home.unary(call.method, request, deadline=call.deadline, metadata=call.metadata))
+        *rest, first = await asyncio.gather(*asked, return_exceptions=True)
         return first, list(zip(others, rest, strict=True))
 
     def defragment(self, call: Call, request: bytes) -> None:
@@ -91,3 +116,10 @@ class Maintenance:
     def downgrade(self, call: Call, request: bytes) -> None:
         """One cluster."""
         to_one(self._scope, call, request)
+
+
+def _answered(answer: Answer) -> bytes:
+    """Raises what it is if it is no answer."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
