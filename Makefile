@@ -1,17 +1,11 @@
-# The two commands of a fresh machine: `make demo` and `make test`. Both set up first what is missing.
-PYTHON ?= $(shell for each in python3.13 python3.12 python3.11 python3; do $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
+# The two commands for a fresh machine: `make demo` and `make test`. Each sets up what it needs first.
+PYTHON ?= $(shell for each in python3.13 python3.12 python3.11 python3; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 BIN := .venv/bin
-STAMP := .venv/.set-up
 
-.PHONY: setup demo test check bench soak proto clean
+.PHONY: demo test check setup bench soak proto clean
 
-setup: $(STAMP)
-
-$(STAMP): pyproject.toml tools/setup.sh
-	@PYTHON='$(PYTHON)' bash tools/setup.sh
-	@touch $(STAMP)
-
-demo: setup
+demo: .venv/.demo
 	@$(BIN)/shardgate demo
 
 test: check
@@ -21,15 +15,24 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+setup: .venv/.test
+
+.venv/.demo: pyproject.toml tools/setup.sh
+	@PYTHON='$(PYTHON)' tools/setup.sh demo
+	@touch $@
+
+.venv/.test: pyproject.toml tools/setup.sh
+	@PYTHON='$(PYTHON)' tools/setup.sh test
+	@touch .venv/.demo $@
+
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
 
-# Long runs: fuzz and faults for SOAK_SECONDS each.
+# Hostile bytes, faults and churn for SOAK_SECONDS each, beside a well-behaved client.
 SOAK_SECONDS ?= 600
 soak: setup
 	SHARDGATE_FUZZ_SECONDS=$(SOAK_SECONDS) SHARDGATE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest --timeout=0 -m soak $(ARGS)
 
-# Needs grpcio-tools 1.71, whose generated code runs with every protobuf from 5.29 on.
 proto: setup
 	$(BIN)/python tools/proto.py
 

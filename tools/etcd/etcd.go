@@ -1,3 +1,4 @@
+// etcd's server, as its own main does it: built from the Go module proxy where no release binary is at hand.
 package main
 
 import (
