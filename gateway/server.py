@@ -7,7 +7,7 @@ import gc
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -18,12 +18,15 @@ from prometheus_client import CollectorRegistry
 from gateway import logs
 from gateway.config import Config, Listener
 from gateway.listeners import admin
+from gateway.listeners.call import GrpcCall
 from gateway.listeners.client import ClientPort
-from gateway.listeners.json import make_runner
+from gateway.listeners.json import CALLS, make_runner
+from gateway.listeners.jsoncall import JsonCall
 from gateway.metrics import Metrics, Reading
 from gateway.observe import HomeFacts, Observer
 from gateway.services import bind
 from gateway.services.scope import Scope
+from gateway.services.watch import WatchStream
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.link import LinkState
 from gateway.wire.connection import Limits
@@ -183,8 +186,8 @@ class Gateway:
             "uptime_seconds": round(time.time() - self._started, 1),
             "ready": self._ready or True,
             "listeners": [
-                {"name": listener.name, "address": listener.address, "home": self.config.home_of(listener), "connections": len(port.connections)}
-                for listener, port in zip(self.config.listeners, self.ports, strict=False)
+                {"name": each.name, "address": each.address, "home": self.config.home_of(each), "connections": len(port.connections)}
+                for each, port in zip(self.config.listeners, self.ports, strict=False)
             ],
             "clusters": [self._cluster_status(name, cluster) for name, cluster in self.clusters.items()],
             "routes": [
@@ -207,20 +210,33 @@ class Gateway:
 
     def _add_readings(self) -> None:
         read = self.metrics.read
-        read("gauge", "shardgate_client_connections", "Open gRPC connections of clients.", ("listener",), self._connections)
+        self.metrics.open_calls = lambda: (call for _, call in self._calls())
+        read("gauge", "shardgate_client_connections", "Open connections of clients.", ("listener", "protocol"), self._connections)
         read("counter", "shardgate_accepted_connections", "Connections accepted.", ("listener",), self._accepted)
         read("counter", "shardgate_refused_connections", "Connections over limits.max_connections.", ("listener",), self._over)
-        read("gauge", "shardgate_requests_in_flight", "gRPC calls under way.", ("cluster", "method"), self._in_flight)
         read("gauge", "shardgate_streams", "Open HTTP/2 streams of clients.", ("listener",), self._streams)
-        read("gauge", "shardgate_watches", "Watches that clients have open.", ("listener",), self._watches)
+        read("gauge", "shardgate_watches", "Watches that clients have open.", ("listener", "cluster"), self._watches)
         read("gauge", "shardgate_upstream_connections", "Connections to endpoints.", ("cluster", "endpoint"), self._upstream)
-        read("counter", "shardgate_upstream_failures", "Connections to endpoints that failed or broke.", ("cluster", "endpoint"), self._failures)
+        read("counter", "shardgate_upstream_failures", "Failed attempts and broken connections.", ("cluster", "endpoint"), self._failures)
         read("gauge", "shardgate_cluster_available", "1 when an endpoint of the cluster is connected.", ("cluster",), self._available)
         build = _version()
         read("gauge", "shardgate_build_info", "The version.", ("version",), lambda: [((build,), 1)])
 
+    def _sites(self) -> Iterator[tuple[ClientPort, web.AppRunner]]:
+        """Both sides of each listener."""
+        return zip(self.ports, self._runners, strict=False)  # the admin listener's runner is the last
+
+    def _calls(self) -> Iterator[tuple[str, GrpcCall | JsonCall]]:
+        """The calls under way, and their listener."""
+        for port, site in self._sites():
+            for connection in port.connections:
+                yield from ((port.name, call) for call in connection.calls)
+            yield from ((port.name, call) for call in site.app[CALLS] if not call.ended)
+
     def _connections(self) -> Reading:
-        return [((port.name,), len(port.connections)) for port in self.ports]
+        for port, site in self._sites():
+            yield (port.name, "grpc"), len(port.connections)
+            yield (port.name, "http"), len(site.server.connections) if site.server else 0
 
     def _accepted(self) -> Reading:
         return [((port.name,), port.accepted) for port in self.ports]
@@ -228,15 +244,16 @@ class Gateway:
     def _over(self) -> Reading:
         return [((port.name,), port.refused) for port in self.ports]
 
-    def _in_flight(self) -> Reading:
-        calls = Counter((call.cluster, call.method.label) for port in self.ports for each in port.connections for call in each.calls)
-        return [(labels, count) for labels, count in calls.items()]
-
     def _streams(self) -> Reading:
         return [((port.name,), sum(each.conn.active for each in port.connections)) for port in self.ports]
 
     def _watches(self) -> Reading:
-        return [((port.name,), sum(call.watches for each in port.connections for call in each.calls)) for port in self.ports]
+        found = Counter({(port.name, cluster): 0 for port in self.ports for cluster in self.clusters})
+        for listener, call in self._calls():
+            if isinstance(call.session, WatchStream):
+                for cluster, count in call.session.counts().items():
+                    found[listener, cluster] += count
+        return list(found.items())
 
     def _upstream(self) -> Reading:
         return [((name, each.url), each.connections) for name, cluster in self.clusters.items() for each in cluster.endpoints]

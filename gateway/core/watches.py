@@ -61,7 +61,7 @@ Action = Tell | Ask | Open | Fail
 
 
 class Watches:
-    """Every method returns what is to be done, in this order."""
+    """Every method returns what is to be done, in this order. `branches` by cluster."""
 
     def __init__(self, routes: Routes, home: str) -> None:
         self._routes = routes
@@ -71,7 +71,7 @@ class Watches:
         self._waiting: deque[pb.WatchRequest] = deque()
         self._unanswered: deque[Watcher] = deque()
         self._own = Branch("")  # what the gateway says itself
-        self._branches: dict[str, Branch] = {}
+        self.branches: dict[str, Branch] = {}
         self._turns = Turns()
         self._actions: list[Action] = []
 
@@ -90,7 +90,7 @@ class Watches:
 
     def opened(self, cluster: str) -> list[Action]:
         """The stream that was asked for with Open takes messages."""
-        branch = self._branches[cluster]
+        branch = self.branches[cluster]
         branch.line = Line.OPEN
         for part in branch.parts.values():
             self._ask_for(branch, part)
@@ -98,7 +98,7 @@ class Watches:
 
     def response(self, cluster: str, data: bytes) -> list[Action]:
         """The cluster sent a message."""
-        branch = self._branches[cluster]
+        branch = self.branches[cluster]
         try:
             reply = pb.WatchResponse.FromString(data)
         except DecodeError:
@@ -115,7 +115,7 @@ class Watches:
     def lost(self, cluster: str) -> list[Action]:
         """The cluster's stream has ended. Half a response can't be taken back, nor can the other half be asked for: then only the client
         can start again."""
-        branch = self._branches[cluster]
+        branch = self.branches[cluster]
         branch.line = Line.IDLE
         branch.expected.clear()
         if branch.partial is not None:
@@ -145,7 +145,7 @@ class Watches:
 
     def reading(self, cluster: str) -> bool:
         """False while so much of the cluster's is held back that its stream should be paused."""
-        return not self._branches[cluster].crowded
+        return not self.branches[cluster].crowded
 
     @property
     def unanswered(self) -> Watcher | None:
@@ -202,14 +202,14 @@ class Watches:
 
     def _header(self, clusters: Iterable[str]) -> pb.ResponseHeader:
         """For what the gateway says itself: the cluster's last header, an empty one if it has said nothing on this stream."""
-        return self._branches.get(self._first(clusters), self._own).header
+        return self.branches.get(self._first(clusters), self._own).header
 
     def _place(self, watcher: Watcher, create: pb.WatchCreateRequest, spans: dict[str, Span]) -> None:
         self._watchers[watcher.id] = watcher
         self._unanswered.append(watcher)
         for cluster, span in spans.items():
             part = watcher.parts[cluster] = Part(watcher, create, span)
-            branch = self._branches.setdefault(cluster, Branch(cluster))
+            branch = self.branches.setdefault(cluster, Branch(cluster))
             branch.parts[watcher.id] = part
             if branch.line is Line.OPEN:
                 self._ask_for(branch, part)
@@ -241,12 +241,12 @@ class Watches:
 
     def _ask_progress(self) -> None:
         """Clients take the reply as true for every watcher of the stream, so it is only for streams that live in one cluster."""
-        for branch in self._branches.values():
+        for branch in self.branches.values():
             if branch.parts and branch.line is Line.OPEN and self._alone(branch):
                 self._actions.append(Ask(branch.cluster, PROGRESS))
 
     def _alone(self, branch: Branch) -> bool:
-        return not any(other.parts for other in self._branches.values() if other is not branch)
+        return not any(other.parts for other in self.branches.values() if other is not branch)
 
     # what the clusters say
 
@@ -276,7 +276,7 @@ class Watches:
             return
         self._unanswered.popleft()
         watcher.announced = True
-        self._tell(self._branches[first := self._first(watcher.parts)], watcher.replies[first])
+        self._tell(self.branches[first := self._first(watcher.parts)], watcher.replies[first])
         for holder, message, fragment in watcher.held:
             holder.held -= len(message)
             self._tell(holder, message, fragment)
@@ -358,7 +358,7 @@ class Watches:
 
     def _parts(self, watcher: Watcher) -> list[tuple[Branch, Part]]:
         """Those that its clusters still feed."""
-        pairs = ((self._branches[cluster], part) for cluster, part in watcher.parts.items())
+        pairs = ((self.branches[cluster], part) for cluster, part in watcher.parts.items())
         return [(branch, part) for branch, part in pairs if branch.has(part)]
 
     def _drop(self, watcher: Watcher) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sized
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,9 +50,9 @@ class GrpcCall:
     """Implements gateway.services.call.Call and gateway.wire.connection.Owner."""
 
     __slots__ = (
-        "_answered", "_compressed", "_connection", "_handler", "_reader", "_received", "_session", "_started", "_stream", "_task",
+        "_answered", "_compressed", "_connection", "_handler", "_reader", "_received", "_started", "_stream", "_task",
         "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
-        "request",
+        "request", "session",
     )  # fmt: skip
 
     def __init__(
@@ -76,11 +76,11 @@ class GrpcCall:
         self._answered = False
         self._received = False
         self._reader: MessageReader | None = None
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         connection.calls.add(self)
         if method.client_streaming:
-            self._session = handler(self)
+            self.session = handler(self)
 
     # what comes from the client
 
@@ -119,8 +119,8 @@ class GrpcCall:
         if self.ended:
             return
         self.bytes_in += len(message)
-        if self._session is not None:
-            self._session.message(message)
+        if self.session is not None:
+            self.session.message(message)
         elif not self._received:
             self._received = True
             self.request = message
@@ -129,8 +129,8 @@ class GrpcCall:
     def _end_of_requests(self) -> None:
         if self._reader is not None and self._reader.buffered:
             self.fail(RpcError(Code.INTERNAL, "unexpected EOF"))
-        elif self._session is not None:
-            self._session.half_close()
+        elif self.session is not None:
+            self.session.half_close()
         elif not self._received:
             self.fail(RpcError(Code.INTERNAL, "EOF"))
 
@@ -155,11 +155,6 @@ class GrpcCall:
             self._task.cancel()
         if tell is not None:
             tell()
-
-    @property
-    def watches(self) -> int:
-        """Open watches of a watch stream."""
-        return len(self._session) if self.method.service == "watch" and isinstance(self._session, Sized) else 0
 
     # what the services answer
 

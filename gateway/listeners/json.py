@@ -19,6 +19,9 @@ from gateway.listeners.jsoncall import JsonCall, Recorder
 from gateway.listeners.pages import Facts, Pages
 from gateway.wire.grpc import METADATA, seconds
 
+CALLS: web.AppKey[set[JsonCall]] = web.AppKey("calls")
+"""The application's calls under way, for the metrics."""
+
 Handlers = Mapping[Method, Callable[..., Any]]
 """The service methods: `(call, request)`, or `(call) -> Session` where the client streams."""
 
@@ -102,19 +105,21 @@ def _logger() -> logging.Logger:
 def make_app(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.Application:
     """All that etcd serves by HTTP/1.1 on its client port. `max_request_bytes` limits a request's protobuf form."""
     app = web.Application(client_max_size=2 * max_request_bytes)  # base64 makes four bytes of three
-    app.router.add_route("*", "/{path:.*}", _Site(handlers, facts, recorder, max_request_bytes).serve)
+    app[CALLS] = set()
+    app.router.add_route("*", "/{path:.*}", _Site(handlers, facts, recorder, max_request_bytes, app[CALLS]).serve)
     return app
 
 
 class _Site:
     """Finds what a path means and answers it."""
 
-    def __init__(self, handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> None:
+    def __init__(self, handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int, calls: set[JsonCall]) -> None:
         self._handlers = handlers
         self._calls = {path: rpc for path, rpc in PATHS.items() if rpc in handlers}
         self._pages = Pages(facts).by_path
         self._recorder = recorder
         self._max_request_bytes = max_request_bytes
+        self._open = calls
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         path = re.sub("^/v3beta/", "/v3/", request.path)
@@ -133,6 +138,7 @@ class _Site:
             call = JsonCall(rpc, metadata(request), timeout(request), self._recorder)
         except RpcError as error:
             return error_response(error)
+        self._open.add(call)
         answer = Lines(rpc, request) if rpc.server_streaming else Single(rpc)
         try:
             await self._start(call, await self._body(request))
@@ -147,6 +153,7 @@ class _Site:
             await answer.fail(call.crash(error))
         finally:
             call.cancel()
+            self._open.discard(call)
         return await answer.end()
 
     async def _body(self, request: web.Request) -> bytes:
@@ -170,7 +177,7 @@ class _Site:
         if call.bytes_in > self._max_request_bytes:
             raise self._too_large(call.bytes_in)
         if rpc.client_streaming:
-            session = self._handlers[rpc](call)
+            session = call.session = self._handlers[rpc](call)
             for message in messages:
                 session.message(message)
             session.half_close()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method
+from gateway.services.call import Session
 from gateway.wire.grpc import MessageReader
 
 HIGH_WATER = 256 << 10
@@ -33,7 +34,7 @@ class JsonCall:
     __slots__ = (
         "_error", "_messages", "_news", "_paused", "_queued", "_reader", "_recorder", "_started", "_task", "_timer",
         "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
-        "request",
+        "request", "session",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class JsonCall:
         self._reader: MessageReader | None = None
         self._recorder = recorder
         self._task: asyncio.Task[None] | None = None
+        self.session: Session | None = None
 
     # what the services answer
 

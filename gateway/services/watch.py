@@ -6,7 +6,7 @@ What is said to whom is decided in core/watches.py; this file opens the streams,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gateway.core.branches import Watcher
 from gateway.core.errors import NO_LEADER, Code, RpcError
@@ -54,12 +54,9 @@ class Source:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Open it: now, or after a pause if it has just failed."""
-        if self._failures:
-            pause = min(LONGEST_PAUSE, pause_before(self._failures))
-            self._timer = asyncio.get_running_loop().call_later(pause, self._open)
-        else:
-            self._open()
+        """Open it when what is being done is done; after a pause if it has just failed."""
+        pause = min(LONGEST_PAUSE, pause_before(self._failures)) if self._failures else 0.0
+        self._timer = asyncio.get_running_loop().call_later(pause, self._open)
 
     def _open(self) -> None:
         self._line = self.cluster.stream(WATCH, self, self._stream.call.metadata)
@@ -127,9 +124,9 @@ class WatchStream:
         call.on_cancel = self._close
         call.on_writable = self._pace
 
-    def __len__(self) -> int:
-        """Open watches, for the metrics."""
-        return len(self.watches)
+    def counts(self) -> Mapping[str, int]:
+        """Open watches by cluster, for the metrics. One over several clusters counts in each."""
+        return {name: len(branch.parts) for name, branch in self.watches.branches.items()}
 
     def message(self, data: bytes) -> None:
         """A WatchRequest."""
