@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from gateway import logs
-from gateway.core.errors import RpcError
+from gateway.core.errors import Code, RpcError
 from gateway.core.joins import version_key
 from gateway.core.plan import quoted
 from gateway.etcdpb import rpc_pb2 as pb
@@ -18,6 +18,12 @@ from gateway.metrics import Metrics
 from gateway.services.scope import Scope
 
 PATIENCE = 5.0
+
+WAITING = frozenset((method("lock", "lock"), method("election", "campaign")))
+"""Calls that wait for other clients: that they take long says nothing of a cluster."""
+
+CODES = {code.value: code.name for code in Code}
+
 STATUS = method("maintenance", "status")
 RANGE = method("kv", "range")
 
@@ -33,25 +39,37 @@ class Observer:
     def record(self, call: Any, code: int, seconds: float) -> None:
         """Count it; log it if it was slow."""
         self._metrics.calls(call.cluster, call.method).ended(code, seconds, call.bytes_in, call.bytes_out)
-        if seconds >= self._slow and not call.method.server_streaming:
+        if seconds >= self._slow and not call.method.server_streaming and call.method not in WAITING:
             self._metrics.slow_requests += 1
-            self._log.warning("slow_request", method=call.method.label, cluster=call.cluster, seconds=seconds, **_range(call))
+            fields = {"method": call.method.label, "cluster": call.cluster, **_keys(call)}
+            self._log.warning("slow_request", **fields, seconds=seconds, code=CODES.get(code, code))
 
     def crashed(self, call: Any, error: Exception) -> None:
         """A defect of the gateway's own."""
         self._log.error("call_crashed", error, method=call.method.label, cluster=call.cluster)
 
 
-def _range(call: Any) -> dict[str, str]:
-    """Key and range_end of a slow KV call, never values."""
-    if call.method.service != "kv" or call.method.name not in ("range", "put", "delete_range"):
-        return {}
+def _keys(call: Any) -> dict[str, str]:
+    """What a slow call was about: its key and range_end, or the name of the lock. Of a transaction its first key. Never values."""
     try:
         request = call.method.request.FromString(call.request)
     except DecodeError:
         return {}
-    end = getattr(request, "range_end", b"")
-    return {"key": quoted(request.key)} | ({"range_end": quoted(end)} if end else {})
+    if isinstance(request, pb.TxnRequest):
+        request = _first(request)
+    found = {name: getattr(request, name, b"") for name in ("key", "range_end", "name")}
+    return {name: quoted(value) for name, value in found.items() if isinstance(value, bytes) and value}
+
+
+def _first(txn: pb.TxnRequest) -> Message | None:
+    """The first part of a transaction that names a key."""
+    if txn.compare:
+        return txn.compare[0]
+    for each in (*txn.success, *txn.failure):
+        kind = each.WhichOneof("request")
+        if kind is not None and kind != "request_txn":
+            return cast(Message, getattr(each, kind))
+    return None
 
 
 class HomeFacts:
