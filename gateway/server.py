@@ -136,7 +136,7 @@ class Gateway:
         self.log.info("listening", listener=listener.name, address=listener.address)
 
     async def _serve_admin(self, address: str) -> None:
-        runner = web.AppRunner(admin.make_app(self), access_log=None)
+        runner = admin.make_runner(self)
         await runner.setup()
         await web.TCPSite(runner, *split_address(address)).start()
         self._runners.append(runner)

@@ -3,17 +3,15 @@
 What a client sees is what etcd 3.5 shows; later versions differ a little (501 for 405, no "error" in an error's body).
 """
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method, method
-from gateway.listeners import jsonpb
+from gateway.listeners import jsonpb, weblog
 from gateway.listeners.jsonanswer import CORS, Lines, Single, error_response, plain, translated
 from gateway.listeners.jsoncall import JsonCall, Recorder
 from gateway.listeners.pages import Facts, Pages
@@ -87,19 +85,11 @@ def make_runner(handlers: Handlers, facts: Facts, recorder: Recorder, max_reques
     return web.AppRunner(
         app,
         access_log=None,
-        logger=_logger(),
+        logger=weblog.logger(),
         handler_cancellation=True,  # how a watch learns that its client has gone
         auto_decompress=False,  # etcd does not either, and a small body could become a large one
         shutdown_timeout=1.0,  # watches never end by themselves
     )
-
-
-def _logger() -> logging.Logger:
-    """aiohttp's, but without a traceback for each client that speaks no HTTP."""
-    logger = logging.getLogger("shardgate.http")
-    if not logger.filters:
-        logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
-    return logger
 
 
 def make_app(handlers: Handlers, facts: Facts, recorder: Recorder, max_request_bytes: int) -> web.Application:
