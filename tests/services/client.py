@@ -47,20 +47,25 @@ class Client:
         """The revision."""
         return int(self.call("kv", "put", pb.PutRequest(key=key, value=value)).header.revision)
 
-    def watching(self, **metadata: str) -> WatchStream:
-        """A new watch stream."""
-        return WatchStream(self.channel, metadata)
+    def watching(self, paused: bool = False, **metadata: str) -> WatchStream:
+        """A new watch stream; a paused one reads nothing before it is told to."""
+        return WatchStream(self.channel, metadata, paused)
 
 
 class WatchStream:
     """A watch stream."""
 
-    def __init__(self, channel: grpc.Channel, metadata: dict[str, str]) -> None:
+    def __init__(self, channel: grpc.Channel, metadata: dict[str, str], paused: bool) -> None:
         rpc: Method = method("watch", "watch")
         self._requests: queue.Queue[Any] = queue.Queue()
         self._replies: queue.Queue[Any] = queue.Queue()
         stub = channel.stream_stream(rpc.path.decode(), request_serializer=_bytes, response_deserializer=rpc.reply.FromString)
         self._call = stub(iter(self._requests.get, None), metadata=list(metadata.items()), wait_for_ready=True)
+        if not paused:
+            self.read()
+
+    def read(self) -> None:
+        """Begin to read."""
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
