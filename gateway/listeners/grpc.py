@@ -132,6 +132,8 @@ class GrpcConnection(asyncio.Protocol):
 
 def unknown(path: bytes) -> str:
     """grpc-go's text for a path that no service has (its server.go, handleStream)."""
-    service, _, name = path.decode("utf-8", "replace").lstrip("/").rpartition("/")
+    service, slash, name = path.decode("utf-8", "replace").removeprefix("/").rpartition("/")
+    if not slash:
+        return f'malformed method name: "{path.decode("utf-8", "replace")}"'
     known = any(method.path.startswith(f"/{service}/".encode()) for method in METHODS.values())
     return f"unknown method {name} for service {service}" if known else f"unknown service {service}"
