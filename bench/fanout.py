@@ -167,12 +167,13 @@ async def until(done: Callable[[], bool], progress: Callable[[], int]) -> None:
 
 
 async def write(writer: Writer, spec: Spec) -> None:
-    """All writes, at the rate of the spec."""
+    """All writes, at the rate of the spec. Raises TimeoutError when no put is answered for SILENCE seconds."""
     began = time.perf_counter()
     for number in range(spec.writes):
         if spec.rate:
             await asyncio.sleep(max(0.0, began + number / spec.rate - time.perf_counter()))
-        await writer.room.acquire()
+        async with asyncio.timeout(SILENCE):
+            await writer.room.acquire()
         writer.put()
 
 
@@ -185,8 +186,10 @@ async def measure(spec: Spec) -> dict[str, object]:
     gc.disable()
     cpu = time.process_time()
     began = tally.last = time.perf_counter()
-    async with asyncio.timeout(SILENCE + spec.writes / (spec.rate or 1000)):
+    try:
         await write(writer, spec)
+    except TimeoutError:
+        tally.failed("puts are not answered")
     await until(lambda: tally.events >= due, lambda: tally.events)
     cpu = time.process_time() - cpu
     lost = due - tally.events

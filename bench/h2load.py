@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 from pathlib import Path
 
@@ -26,10 +27,17 @@ def h2load(
         binary, f"-c{connections}", f"-m{lanes}", f"-D{round(seconds * 1000)}ms", f"--log-file={log}", f"-d{body}",
         "-Hcontent-type: application/grpc", "-Hte: trailers", f"http://127.0.0.1:{port}/etcdserverpb.KV/Range",
     ]  # fmt: skip
+    cpu = _children_cpu()
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
     if done.returncode != 0:
         raise LoadFailed(done.stderr or done.stdout)
-    return result(done.stdout, log.read_text(), connections * lanes, seconds, reply_bytes)
+    figures = result(done.stdout, log.read_text(), connections * lanes, seconds, reply_bytes)
+    return figures | {"load_cpu": round(_children_cpu() - cpu, 3)}
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def result(output: str, log: str, in_flight: int, seconds: float, reply_bytes: int) -> dict[str, object]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
+from typing import Any
 
 import uvloop
 
@@ -210,7 +211,7 @@ class Run:
             self.failed(error)
             self._over.set()
 
-    async def measure(self) -> dict[str, object]:
+    async def measure(self) -> dict[str, Any]:
         """Run for the time of the spec; the result as it is printed."""
         loop = asyncio.get_running_loop()
         for _ in range(self.spec.connections):
@@ -240,7 +241,7 @@ class Run:
         }
 
 
-async def main(spec: Spec) -> dict[str, object]:
+async def main(spec: Spec) -> dict[str, Any]:
     """One run."""
     return await Run(spec).measure()
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import h2load, runs
 from bench.cases import CASES, Case, chosen
+from bench.ceiling import constant_server, line
 from bench.client import CallFailed, call, fill
 from bench.fanout import Spec as FanoutSpec
 from bench.fanout import Tally, Watchers
@@ -69,7 +71,7 @@ def test_calls_that_etcd_refuses_are_errors(site: tuple[Site, Target]) -> None:
         def reply(self, number: int, data: bytes) -> str | None:
             return None
 
-    async def measured() -> dict[str, object]:
+    async def measured() -> dict[str, Any]:
         run = Run(Spec(etcd.port, "get", 1, 4, 0.1, False, "x"))
         run.work = Refused()  # type: ignore[assignment]
         return await run.measure()
@@ -82,7 +84,7 @@ def test_calls_that_etcd_refuses_are_errors(site: tuple[Site, Target]) -> None:
 def test_a_txn_that_does_not_succeed_is_an_error(site: tuple[Site, Target]) -> None:
     _, etcd = site
 
-    async def twice() -> list[dict[str, object]]:
+    async def twice() -> list[dict[str, Any]]:
         return [await Run(Spec(etcd.port, "create", 1, 2, 0.1, False, "again")).measure() for _ in range(2)]
 
     first, second = asyncio.run(twice())
@@ -91,7 +93,7 @@ def test_a_txn_that_does_not_succeed_is_an_error(site: tuple[Site, Target]) -> N
 
 
 def test_a_lost_connection_is_an_error() -> None:
-    async def measured() -> dict[str, object]:
+    async def measured() -> dict[str, Any]:
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         return await Run(Spec(port, "get", 1, 1, 5, False, "x")).measure()
@@ -138,7 +140,7 @@ def test_percentiles() -> None:
     assert str(percentiles([], 0.5)) == "[nan]"
 
 
-def _runs(*rates: float) -> list[dict[str, object]]:
+def _runs(*rates: float) -> list[dict[str, Any]]:
     return [{"rate": rate, "calls": 10, "p50_ms": 1.0, "p99_ms": 2.0, "etcd_cpu_seconds": 1.0, "errors": 0, "error": ""} for rate in rates]
 
 
@@ -188,6 +190,16 @@ def test_the_command_writes_its_results(tmp_path: Path) -> None:
     assert written["machine"]["cores"] > 0 and written["etcd"][0].isdigit()
     row = written["cases"]["get/32"]["etcd"]
     assert row["errors"] == 0 and row["rate"] > 100 and len(row["runs"]) == 2
+
+
+def test_the_ceiling_is_measured_without_errors(tmp_path: Path) -> None:
+    with constant_server() as target:
+        site = Site(os.getpid(), target.port, None, tmp_path)
+        for case in (Case("load", 8, "load", "get", timeouts=True), Case("fanout", 5, "fanout", "watch", writes=200)):
+            result = runs.run(site, case, target, 0.2)
+            assert (result["errors"], result["error"]) == (0, "")
+            assert "!" not in line(case, result)
+    assert result["calls"] == 5 * 40
 
 
 def test_cpu_seconds_grow() -> None:
