@@ -49,11 +49,19 @@ class Recorder(Protocol):
 class GrpcCall:
     """Implements gateway.services.call.Call and gateway.wire.connection.Owner."""
 
-    __slots__ = (
-        "_answered", "_compressed", "_connection", "_handler", "_reader", "_received", "_started", "_stream", "_task",
-        "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
-        "request", "session",
-    )  # fmt: skip
+    cluster = ""
+    on_cancel: Callable[[], None] | None = None
+    on_writable: Callable[[], None] | None = None
+    deadline: float | None = None
+    ended = False
+    request = b""
+    bytes_in = 0
+    bytes_out = 0
+    _answered = False
+    _received = False
+    _reader: MessageReader | None = None
+    session: Session | None = None
+    _task: asyncio.Task[None] | None = None
 
     def __init__(
         self, connection: GrpcConnection, stream: Stream, method: Method, head: RequestHead, timeout: float | None, handler: Any
@@ -63,21 +71,10 @@ class GrpcCall:
         self._handler = handler
         self.method = method
         self.metadata: Mapping[bytes, bytes] = head.metadata
-        self._started = perf_counter()  # the loop's own time has milliseconds only
-        self.deadline: float | None = None if timeout is None else connection.loop.time() + timeout
-        self.cluster = ""
-        self.on_cancel: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
-        self.ended = False
-        self.request = b""
-        self.bytes_in = 0
-        self.bytes_out = 0
         self._compressed = head.compressed
-        self._answered = False
-        self._received = False
-        self._reader: MessageReader | None = None
-        self.session: Session | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._started = perf_counter()  # the loop's own time has milliseconds only
+        if timeout is not None:
+            self.deadline = connection.loop.time() + timeout
         connection.calls.add(self)
         if method.client_streaming:
             self.session = handler(self)
@@ -163,12 +160,15 @@ class GrpcCall:
         return self._stream.writable
 
     def reply(self, message: bytes) -> None:
+        self.reply_raw(frame_message(message))
+
+    def reply_raw(self, data: bytes) -> None:
         if self.ended:
             return
         connection = self._connection
-        self.bytes_out += len(message)
-        connection.conn.respond(self._stream, REPLY_HEADERS, frame_message(message), REPLY_TRAILERS)
-        self._close(Code.OK)
+        self.bytes_out += len(data)
+        connection.conn.respond(self._stream, REPLY_HEADERS, data, REPLY_TRAILERS)
+        self._close(0)
         connection.touch()
 
     def send(self, message: bytes) -> None:
@@ -208,7 +208,10 @@ class GrpcCall:
     def _close(self, code: int) -> None:
         """The answer is on its way: count it, and let go of what the client may still send."""
         self.ended = True
-        self.on_cancel = self.on_writable = None
+        if self.on_cancel is not None:
+            self.on_cancel = None
+        if self.on_writable is not None:
+            self.on_writable = None
         connection = self._connection
         connection.calls.discard(self)
         if self._reader is not None:

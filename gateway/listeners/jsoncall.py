@@ -73,6 +73,10 @@ class JsonCall:
         self.send(message)
         self.end()
 
+    def reply_raw(self, data: bytes) -> None:
+        self.send_raw(data)
+        self.end()
+
     def send(self, message: bytes) -> None:
         if self.ended:
             return

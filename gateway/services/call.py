@@ -45,6 +45,9 @@ class Call(Protocol):
     def reply(self, message: bytes) -> None:
         """End a unary call with OK and this serialised protobuf message."""
 
+    def reply_raw(self, data: bytes) -> None:
+        """End a unary call with OK and this message, which is gRPC-framed already."""
+
     def send(self, message: bytes) -> None:
         """Send one message of a server stream. Messages are queued in order, whatever `writable` says."""
 

@@ -20,6 +20,9 @@ from gateway.wire.grpc import MessageReader, frame_message, parse_status
 STATUS_OK = (b":status", b"200")
 NOTHING: Mapping[bytes, bytes] = {}
 
+SMALL = 16_384
+"""Bytes of a unary reply that wait for its status."""
+
 MAX_QUEUED = 8 << 20
 """Bytes that may wait on a two-way stream which the endpoint does not read; beyond, the stream is given up."""
 
@@ -41,6 +44,7 @@ class Caller(Protocol):
     def writable(self) -> bool: ...
     @property
     def ended(self) -> bool: ...
+    def reply_raw(self, data: bytes) -> None: ...
     def send_raw(self, data: bytes) -> None: ...
     def end(self) -> None: ...
     def fail(self, error: RpcError) -> None: ...
@@ -77,25 +81,27 @@ def no_trailers() -> RpcError:
 
 
 class Relay:
-    """A client's request, forwarded as the bytes it came in; reply bytes go on as they come."""
+    """A client's request, forwarded as the bytes it came in; reply bytes go on as they come. A small unary reply waits for its status, so that
+    all of it is written at once."""
 
-    __slots__ = ("_call", "_channel", "_data", "_held", "_method", "_retry", "_stream")
+    _channel: Channel
+    _stream: Stream | None = None
+    _reply = b""
+    _passing = False
+    _held = 0
 
     def __init__(self, call: Caller, method: Method, message: bytes, retry: Callable[[Outgoing], None]) -> None:
         self._call = call
         self._method = method
-        self._data: bytes | None = frame_message(message)
+        self._message = message
         self._retry = retry
-        self._channel: Channel | None = None
-        self._stream: Stream | None = None
-        self._held = 0
 
     def start(self, channel: Channel) -> None:
         call = self._call
         if call.ended:
             return
         self._channel = channel
-        self._stream = channel.open(self, self._method, self._data, True, call.metadata, call.deadline)
+        self._stream = channel.open(self, self._method, frame_message(self._message), True, call.metadata, call.deadline)
         call.on_cancel = self._cancel
 
     def refuse(self, error: RpcError) -> None:
@@ -106,36 +112,43 @@ class Relay:
             code, text = parse_status(headers)
             if code:
                 self._call.fail(RpcError(code, text))
-            else:
+            elif self._passing or not self._reply:
                 self._call.end()
+            else:
+                self._call.reply_raw(self._reply)
         elif headers[0] != STATUS_OK:
             self._cancel()
             self._call.fail(RpcError(*parse_status(headers)))
-        else:
-            self._data = None
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
+        if not self._passing and not self._reply and len(data) < SMALL and not self._method.server_streaming:
+            self._reply = data
+        else:
+            self._pass(stream, data)
+        if end:
+            self._call.fail(no_trailers())
+
+    def _pass(self, stream: Stream, data: bytes) -> None:
         call = self._call
+        if not self._passing:
+            self._passing = True
+            data = self._reply + data
         call.send_raw(data)
         if call.writable:
-            assert self._channel is not None
             self._channel.conn.consume(stream, len(data))
         else:
             self._held += len(data)
             call.on_writable = self._release
-        if end:
-            call.fail(no_trailers())
 
     def _release(self) -> None:
         """The client reads again: let the endpoint send on."""
-        if self._channel is not None and self._stream is not None:
+        if self._stream is not None:
             self._channel.conn.consume(self._stream, self._held)
             self._channel.touch()
         self._held = 0
 
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
-        assert self._channel is not None
-        if code == REFUSED_STREAM and self._data is not None:
+        if code == REFUSED_STREAM:  # the peer surely did not process it (RFC 9113, section 8.7)
             self._call.on_cancel = None
             self._retry(self)
         else:
@@ -145,7 +158,7 @@ class Relay:
         """The request's last bytes went out."""
 
     def _cancel(self) -> None:
-        if self._channel is not None and self._stream is not None:
+        if self._stream is not None:
             self._channel.conn.reset(self._stream, CANCEL)
             self._channel.touch()
 
