@@ -1,48 +1,81 @@
-"""One reply from the replies of several clusters."""
+"""One reply from the replies of several clusters, and the requests that lead to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gateway.etcdpb import rpc_pb2 as pb
+from gateway.core.routes import Span
+from gateway.etcdpb import rpc_pb2 as pb
 
-_NONE, _ASCEND, _DESCEND = range(3)
-_KEY, _VERSION, _CREATE, _MOD, _VALUE = range(5)
+_NONE, _DESCEND = pb.RangeRequest.NONE, pb.RangeRequest.DESCEND
+_KEY, _VALUE = pb.RangeRequest.KEY, pb.RangeRequest.VALUE
 _TARGETS: dict[int, Callable[[Any], Any]] = {
     _KEY: lambda kv: kv.key,
-    _VERSION: lambda kv: kv.version,
-    _CREATE: lambda kv: kv.create_revision,
-    _MOD: lambda kv: kv.mod_revision,
+    pb.RangeRequest.VERSION: lambda kv: kv.version,
+    pb.RangeRequest.CREATE: lambda kv: kv.create_revision,
+    pb.RangeRequest.MOD: lambda kv: kv.mod_revision,
     _VALUE: lambda kv: kv.value,
 }
+_LARGEST = (1 << 63) - 1
+
+
+def part(request: pb.RangeRequest, span: Span) -> pb.RangeRequest:
+    """What to ask a span's cluster, so that `join_range` has all it needs."""
+    asked = pb.RangeRequest()
+    asked.CopyFrom(request)
+    asked.key, asked.range_end = span.key, span.end
+    if _cut_first(request):
+        asked.sort_target = _KEY
+        asked.limit = min(request.limit + 1, _LARGEST)
+    if request.sort_target == _VALUE:
+        asked.keys_only = False
+    return asked
 
 
 def join_range(request: pb.RangeRequest, replies: Sequence[pb.RangeResponse], header: pb.ResponseHeader) -> pb.RangeResponse:
-    """The reply of one etcd that held all keys: `replies` are those of the request's spans in key order, each asked with the request's
-    own limit, sort and filters (the first `limit` of the union are among the first `limit` of each). Reuses the first reply."""
-    joined = replies[0]
-    kvs = list(joined.kvs)
-    for reply in replies[1:]:
-        kvs.extend(reply.kvs)
-    ordered = _sorted(request, kvs)
-    more = any(reply.more for reply in replies)
-    if 0 < request.limit < len(ordered):
-        ordered = ordered[: request.limit]
-        more = True
-    count = sum(reply.count for reply in replies)
-    result = type(joined)(header=header, kvs=ordered, more=more, count=count)
-    return result
+    """The reply of one etcd that held all keys, from those to the `part`s in key order: the first `limit` of all are among
+    the first `limit` of each. Keys of the same version (or value …) stay in key order."""
+    count, more = sum(reply.count for reply in replies), any(reply.more for reply in replies)
+    joined = pb.RangeResponse(header=header, count=count, more=more)
+    for reply in replies:
+        joined.kvs.extend(reply.kvs)
+    if _cut_first(request):
+        del joined.kvs[request.limit + 1 :]
+    _sort(request, joined)
+    if 0 < request.limit < len(joined.kvs):
+        del joined.kvs[request.limit :]
+        joined.more = True
+    if request.keys_only and request.sort_target == _VALUE:
+        for kv in joined.kvs:
+            kv.ClearField("value")
+    return joined
 
 
-def _sorted(request: pb.RangeRequest, kvs: list[Any]) -> list[Any]:
-    order, target = int(request.sort_order), int(request.sort_target)
-    if order == _NONE:
-        order = _NONE if target == _KEY else _ASCEND  # as etcd: other targets ascend where nothing is said
-    if order == _NONE or (order == _ASCEND and target == _KEY):
-        return kvs
-    return sorted(kvs, key=_TARGETS[target], reverse=order == _DESCEND)
+def _cut_first(request: pb.RangeRequest) -> bool:
+    """Whether etcd takes the first limit + 1 keys and sorts only those: it does when a target is given without an order (rangeLimit in
+    server/etcdserver/txn/range.go, in 3.4 and 3.5 the same in apply.go)."""
+    filtered = request.min_mod_revision or request.max_mod_revision or request.min_create_revision or request.max_create_revision
+    return request.sort_order == _NONE and request.sort_target != _KEY and request.limit > 0 and not filtered
+
+
+def _sort(request: pb.RangeRequest, joined: pb.RangeResponse) -> None:
+    """In key order already; other targets ascend where no order is given."""
+    order, target = request.sort_order, request.sort_target
+    if order == _DESCEND or target != _KEY:
+        joined.kvs.sort(key=_TARGETS[target], reverse=order == _DESCEND)
+
+
+def join_time_to_live(home: pb.LeaseTimeToLiveResponse, others: Sequence[pb.LeaseTimeToLiveResponse]) -> pb.LeaseTimeToLiveResponse:
+    """Home's reply about a lease that it has, with the smallest TTL and all keys, those of home first. `others`: replies of clusters that
+    may have a copy; grantedTTL is 0 where there is none."""
+    copies = [other for other in others if other.grantedTTL > 0]
+    joined = pb.LeaseTimeToLiveResponse()
+    joined.CopyFrom(home)
+    joined.TTL = min((home.TTL, *(copy.TTL for copy in copies)))
+    for copy in copies:
+        joined.keys.extend(copy.keys)
+    return joined
 
 
 def join_status(home: pb.StatusResponse, others: Sequence[pb.StatusResponse], errors: Sequence[str]) -> pb.StatusResponse:

@@ -8,10 +8,10 @@ from typing import Any
 from gateway.etcdpb.methods import METHODS, Method
 from gateway.services.auth import Auth
 from gateway.services.cluster import Members
+from gateway.services.copies import Copies
 from gateway.services.election import Election
 from gateway.services.kv import KV
 from gateway.services.lease import Lease
-from gateway.services.leases import Copies
 from gateway.services.lock import Lock
 from gateway.services.maintenance import Maintenance
 from gateway.services.scope import Scope
@@ -27,7 +27,7 @@ def bind(scope: Scope) -> dict[Method, Handler]:
     services = {
         "kv": KV(scope, copies),
         "watch": Watch(scope),
-        "lease": Lease(scope, copies),
+        "lease": Lease(scope),
         "cluster": Members(scope),
         "maintenance": Maintenance(scope),
         "auth": Auth(scope),

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from gateway.etcdpb import election_pb2 as pb
 from gateway.services.call import Call
-from gateway.services.leases import Copies
+from gateway.services.copies import Copies
 from gateway.services.owner import forward_owned
 from gateway.services.scope import Scope
 
