@@ -69,37 +69,43 @@ def _resolve(message: Any, now: int) -> None:
             setattr(message, field.name, value - NOW + now)
 
 
-def revisions() -> st.SearchStrategy[int]:
-    """Mostly the current one and those near it, some past, compacted, future, negative, absurd."""
-    near = st.integers(NOW - 8, NOW + 2)
-    return st.one_of(st.just(0), st.just(0), near, near, st.sampled_from((1, 2, -1, -LARGEST, LARGEST, NOW + 100)))
+def weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """One of these, as often as its number says (one_of would take equal ones for one)."""
+    return st.sampled_from([choice for weight, choice in choices for _ in range(weight)]).flatmap(lambda choice: choice)
+
+
+def revisions(usual: int = 4) -> st.SearchStrategy[int]:
+    """0, and those near the current one; some past, compacted, future, negative, absurd."""
+    odd = st.sampled_from((1, 2, -1, -LARGEST, LARGEST, NOW + 100))
+    return weighted((usual, st.just(0)), (4, st.integers(NOW - 9, NOW)), (1, st.just(NOW + 1)), (1, odd))
 
 
 class Requests:
     """Strategies over a set of keys."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
+        self.keys = keys
         self.key = st.sampled_from(keys)
         ends = [*keys, *(prefix_end(key) for key in keys), *(key + b"\0" for key in keys)]
-        self.end = st.one_of(st.just(b""), st.just(b""), st.just(b"\0"), st.sampled_from(ends))
-        self.any_key = st.one_of(*[self.key] * 12, st.just(b""))
-        self.lease = st.sampled_from((0, 0, 0, *LEASES, UNKNOWN_LEASE, -1))
+        self.end = weighted((3, st.just(b"")), (1, st.just(b"\0")), (6, st.sampled_from(ends)))
+        self.any_key = weighted((30, self.key), (1, st.just(b"")))
+        self.lease = st.sampled_from((0,) * 12 + LEASES * 2 + (UNKNOWN_LEASE, -1))
         self.value = st.sampled_from((b"", b"v", b"w", b"x" * 99, b"\0\xff"))
 
     def ranges(self) -> st.SearchStrategy[Any]:
         """Every option; sort_target only as far as etcd 3.4 and 3.5 survive it."""
-        few = st.one_of(st.just(0), st.just(0), revisions())
+        few = revisions(40)
         return st.builds(
             pb.RangeRequest,
             key=self.any_key, range_end=self.end, limit=st.sampled_from((0, 0, 1, 2, 3, -1, 1000, LARGEST, -LARGEST)), revision=revisions(),
-            sort_order=st.sampled_from((0, 1, 2, 2, 7)), sort_target=st.integers(0, 4), serializable=st.booleans(),
+            sort_order=st.sampled_from((0, 1, 2) * 4 + (7,)), sort_target=st.integers(0, 4), serializable=st.booleans(),
             keys_only=st.booleans(), count_only=st.sampled_from((False, False, True)), min_mod_revision=few, max_mod_revision=few,
             min_create_revision=few, max_create_revision=few,
         )  # fmt: skip
 
     def puts(self) -> st.SearchStrategy[Any]:
         """Also those that etcd refuses: value and ignore_value, unknown leases."""
-        rarely = st.sampled_from((False, False, False, True))
+        rarely = st.sampled_from((False,) * 9 + (True,))
         return st.builds(
             pb.PutRequest, key=self.any_key, value=self.value, lease=self.lease, prev_kv=st.booleans(), ignore_value=rarely,
             ignore_lease=rarely,
@@ -117,20 +123,19 @@ class Requests:
             st.fixed_dictionaries({"lease": self.lease}),
             st.just({}),
         )
-        end = st.one_of(st.just(b""), st.just(b""), self.end)
+        end = weighted((4, st.just(b"")), (1, self.end))
         return st.tuples(st.integers(0, 3), st.integers(0, 4), self.any_key, end, unions).map(_compare)
 
     def ops(self, depth: int) -> st.SearchStrategy[Any]:
         """Operations of a transaction, empty and nested ones among them."""
-        kinds = [
-            st.builds(pb.RequestOp, request_range=self.ranges()),
-            st.builds(pb.RequestOp, request_put=self.puts()),
-            st.builds(pb.RequestOp, request_delete_range=self.deletes()),
-        ]
-        kinds += kinds + [st.just(pb.RequestOp())]
-        if depth:
-            kinds += [st.builds(pb.RequestOp, request_txn=self.txns(depth - 1))] * 2
-        return st.one_of(*kinds)
+        nested = [(3, st.builds(pb.RequestOp, request_txn=self.txns(depth - 1)))] if depth else []
+        return weighted(
+            (6, st.builds(pb.RequestOp, request_range=self.ranges())),
+            (8, st.builds(pb.RequestOp, request_put=self.puts())),
+            (3, st.builds(pb.RequestOp, request_delete_range=self.deletes())),
+            (1, st.just(pb.RequestOp())),
+            *nested,
+        )
 
     def txns(self, depth: int = 2) -> st.SearchStrategy[Any]:
         """Few operations each, so that some of them are valid."""
@@ -139,13 +144,13 @@ class Requests:
 
     def writes(self) -> st.SearchStrategy[Op]:
         """What makes events."""
-        return st.one_of(self.puts(), self.puts(), self.deletes(), self.txns(1)).map(op)
+        return weighted((4, self.puts()), (1, self.deletes()), (2, self.txns(1))).map(op)
 
     def kv(self) -> st.SearchStrategy[Op]:
         """The KV service."""
-        kinds = (self.ranges(), self.ranges(), self.puts(), self.puts(), self.deletes(), self.txns(), self.txns())
+        requests = weighted((6, self.ranges()), (6, self.puts()), (2, self.deletes()), (6, self.txns()))
         streams = self.ranges().map(lambda request: Op(RANGE_STREAM, request))
-        return st.one_of(*(kind.map(op) for kind in kinds), compactions(), streams)
+        return weighted((20, requests.map(op)), (1, compactions()), (1, streams))
 
     def malformed(self) -> st.SearchStrategy[Op]:
         """Bytes that are no message, or a message in an odd way: cut off, twice, with unknown fields."""
@@ -161,7 +166,13 @@ class Requests:
 
     def everything(self) -> st.SearchStrategy[Op]:
         """KV and leases, with bad bytes now and then."""
-        return st.one_of(*[self.kv()] * 6, leases(), leases(), self.malformed())
+        return weighted((20, self.kv()), (5, leases()), (1, self.malformed()))
+
+    def preset(self) -> list[Op]:
+        """Something to work on."""
+        grants = [op(pb.LeaseGrantRequest(ID=lease, TTL=5000)) for lease in LEASES]
+        puts = [op(pb.PutRequest(key=key, value=b"%d" % at, lease=LEASES[0] if at % 4 == 1 else 0)) for at, key in enumerate(self.keys)]
+        return [*grants, *puts, *puts[::2]]
 
 
 def _compare(parts: Any) -> Any:
@@ -177,13 +188,13 @@ def compactions() -> st.SearchStrategy[Op]:
 def leases() -> st.SearchStrategy[Op]:
     """With TTLs that outlive the test; a lease that etcd names itself would differ between two."""
     ids = st.sampled_from((*LEASES, *LEASES, UNKNOWN_LEASE, 0, -1))
-    ttl = st.sampled_from((5000, 9_000_000_000, 9_000_000_001, LARGEST))
-    return st.one_of(
-        st.builds(pb.LeaseGrantRequest, TTL=ttl, ID=st.sampled_from((*LEASES, LARGEST))).map(op),
-        st.builds(pb.LeaseRevokeRequest, ID=ids).map(op),
-        st.builds(pb.LeaseTimeToLiveRequest, ID=ids, keys=st.booleans()).map(op),
-        st.just(op(pb.LeaseLeasesRequest())),
-        st.builds(pb.LeaseKeepAliveRequest, ID=ids).map(lambda request: Op(KEEP_ALIVE, request)),
+    ttl = st.sampled_from((5000, 5000, 9_000_000_000, 9_000_000_001, LARGEST))
+    return weighted(
+        (3, st.builds(pb.LeaseGrantRequest, TTL=ttl, ID=st.sampled_from((*LEASES, LARGEST))).map(op)),
+        (2, st.builds(pb.LeaseRevokeRequest, ID=ids).map(op)),
+        (3, st.builds(pb.LeaseTimeToLiveRequest, ID=ids, keys=st.booleans()).map(op)),
+        (1, st.just(op(pb.LeaseLeasesRequest()))),
+        (2, st.builds(pb.LeaseKeepAliveRequest, ID=ids).map(lambda request: Op(KEEP_ALIVE, request))),
     )
 
 

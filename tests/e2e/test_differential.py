@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @given(st.lists(REQUESTS.everything(), min_size=5, max_size=30))
 def test_random_requests(pair: Pair, operations: list[Op]) -> None:
     pair.reset()
-    for operation in operations:
+    for operation in (*REQUESTS.preset(), *operations):
         pair.check(operation)
 
 
