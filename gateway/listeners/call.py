@@ -11,6 +11,7 @@ from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method
 from gateway.services.call import Session
 from gateway.wire.connection import Headers, Stream
+from gateway.wire.frames import headers_frame
 from gateway.wire.grpc import (
     RESPONSE_HEADERS,
     TRAILERS_OK,
@@ -25,9 +26,8 @@ from gateway.wire.grpc import (
 if TYPE_CHECKING:
     from gateway.listeners.grpc import GrpcConnection
 
-REPLY_HEADERS = len(RESPONSE_HEADERS).to_bytes(3, "big") + b"\x01\x04" + RESPONSE_HEADERS
-REPLY_TRAILERS = len(TRAILERS_OK).to_bytes(3, "big") + b"\x01\x05" + TRAILERS_OK
-"""The frames of a successful reply without their stream number: 5 bytes of frame header, then the block."""
+REPLY_HEADERS = headers_frame(RESPONSE_HEADERS, end=False)
+REPLY_TRAILERS = headers_frame(TRAILERS_OK, end=True)
 
 MAX_PARTIAL = 32 << 20
 """Bytes of unfinished request messages that one connection may have the gateway hold."""
@@ -88,6 +88,12 @@ class GrpcCall:
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
         message = whole(data) if self._reader is None else None
         if message is not None and len(message) <= self._connection.port.max_request_bytes:
+            if end and self.session is None and not self._received:  # the common case: a unary call in one frame
+                self._received = True
+                self.request = message
+                self.bytes_in = len(message)
+                self._handler(self, message)
+                return
             self._take(message)
         elif data:
             self._read(data)

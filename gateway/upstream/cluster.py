@@ -100,10 +100,13 @@ class Cluster:
 
     def _pick(self, streams: bool) -> Channel | None:
         best: Channel | None = None
+        fewest = 0
         for endpoint in self.endpoints:
             channel = (endpoint.streams if streams else endpoint.calls).channel
-            if channel is not None and channel.usable and (best is None or channel.conn.active < best.conn.active):
-                best = channel
+            if channel is not None and channel.usable:
+                active = len(channel.conn.streams)
+                if best is None or active < fewest:
+                    best, fewest = channel, active
         return best
 
     def _dispatch(self, call: Outgoing, streams: bool) -> None:
