@@ -8,7 +8,7 @@ from typing import Any
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
 
-_NONE, _DESCEND = pb.RangeRequest.NONE, pb.RangeRequest.DESCEND
+_NONE, _ASCEND, _DESCEND = pb.RangeRequest.NONE, pb.RangeRequest.ASCEND, pb.RangeRequest.DESCEND
 _KEY, _VALUE = pb.RangeRequest.KEY, pb.RangeRequest.VALUE
 _TARGETS: dict[int, Callable[[Any], Any]] = {
     _KEY: lambda kv: kv.key,
@@ -60,9 +60,9 @@ def _cut_first(request: pb.RangeRequest) -> bool:
 
 
 def _sort(request: pb.RangeRequest, joined: pb.RangeResponse) -> None:
-    """In key order already; other targets ascend where no order is given."""
+    """They are in key order. Targets other than the key ascend where no order is given; etcd up to 3.5 ignores an unknown order."""
     order, target = request.sort_order, request.sort_target
-    if order == _DESCEND or target != _KEY:
+    if order == _DESCEND or (target != _KEY and order in (_NONE, _ASCEND)):
         joined.kvs.sort(key=_TARGETS[target], reverse=order == _DESCEND)
 
 

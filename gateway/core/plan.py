@@ -8,12 +8,8 @@ from itertools import chain
 
 from gateway.core.errors import INVALID_SORT, Code, Status
 from gateway.core.routes import Routes, Span
-from gateway.core.txns import txn_error
+from gateway.core.txns import SORT_TARGETS, txn_error
 from gateway.etcdpb import rpc_pb2 as pb
-
-SORT_ORDERS, SORT_TARGETS = range(3), range(5)
-"""What etcd knows. 3.4 and 3.5 do not check and are killed by an unknown target (3.5.1 again at each restart, when it came in a
-transaction that writes), so the gateway refuses that one itself, with the error that etcd has had since 3.6."""
 
 _NAMED = 4
 """Clusters that a refusal names."""
@@ -56,8 +52,6 @@ def plan_range(routes: Routes, request: pb.RangeRequest) -> Decision:
     spans = routes.spans(request.key, request.range_end)
     if len(spans) == 1 or not request.key:
         return Forward(spans[0].cluster)
-    if request.sort_order not in SORT_ORDERS:
-        return Refuse(INVALID_SORT)
     if request.revision > 0:
         return Refuse(_several("range at a revision", [(request.key, request.range_end)], routes, "read each cluster's keys apart"))
     return Scatter(spans)
