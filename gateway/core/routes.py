@@ -16,13 +16,26 @@ from gateway.core.keyrange import EVERYTHING_FROM, after, bounds, prefix_end
 class Route:
     """Keys that belong to a cluster. `prefix` b"" is the default route. A prefix means whole path segments: b"/a/b" and b"/a/b/" both own
     the key /a/b and all keys below /a/b/, but not /a/bc (kube-apiserver reads a resource's revision at the key without the slash).
-    `source` is what the config said, for messages."""
+    A `raw` one means the keys that begin with these bytes, no more and no less. `source` is what the config said, for messages."""
 
     prefix: bytes
     cluster: str
     cache: bool = True
     coalesce: bool = True
     source: str = ""
+    raw: bool = False
+
+    @property
+    def below(self) -> bytes:
+        """What all keys of the route begin with, but for the one that ends before the slash. The same of two routes: the same keys."""
+        return self.prefix if self.raw or not self.prefix else self.prefix.removesuffix(b"/") + b"/"
+
+    def owned(self) -> tuple[tuple[bytes, bytes | None], ...]:
+        """The intervals [start, end) of its keys, as long as no longer prefix takes some; end None: to the last key."""
+        end = prefix_end(self.below)
+        tail = self.below, None if end == EVERYTHING_FROM else end
+        segment = b"" if self.raw else self.below[:-1]
+        return ((segment, after(segment)), tail) if segment else (tail,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +51,19 @@ class Routes:
     """The routing table; immutable."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        """One of the routes is the default (prefix b""); ValueError without it, and for the prefix b"\\0", which etcd's ranges can't end at."""
+        """One of the routes is the default (prefix b""). ValueError without it, and for a route that starts at the key b"\\0", which as
+        the end of a range means the last key."""
         self.routes = tuple(routes)
         if not any(not route.prefix for route in self.routes):
             raise ValueError('no default route (prefix "")')
-        if any(route.prefix == EVERYTHING_FROM for route in self.routes):
-            raise ValueError("a route can't have the prefix \\0")
+        if any(start == EVERYTHING_FROM for route in self.routes for start, _ in route.owned()):
+            raise ValueError("a route can't start at the key \\0")
         self._starts, self._owners = _flatten(self.routes)
 
     @classmethod
     def everything(cls, cluster: str) -> Routes:
         """Every key to one cluster."""
-        return cls((Route(b"", cluster),))
+        return cls((Route(b"", cluster, source="the listener's cluster"),))
 
     def route_of(self, key: bytes) -> Route:
         """The route that owns the key."""
@@ -60,8 +74,8 @@ class Routes:
         return self._owners[bisect_right(self._starts, key) - 1].cluster
 
     def spans(self, key: bytes, range_end: bytes) -> tuple[Span, ...]:
-        """The parts of a range by cluster, in key order, neighbours of one cluster joined. An empty or reversed range belongs to the owner of
-        its key. Never empty."""
+        """The parts of a range by cluster, in key order, neighbours of one cluster joined. An empty or reversed range belongs to the
+        owner of its key. Never empty."""
         low, high = bounds(key, range_end)
         first = bisect_right(self._starts, low) - 1
         last = len(self._starts) if high is None else max(first + 1, bisect_left(self._starts, high))
@@ -91,23 +105,12 @@ def _join(owners: list[Route], starts: list[bytes], range_end: bytes) -> tuple[S
     return tuple(spans)
 
 
-def owned(prefix: bytes) -> tuple[tuple[bytes, bytes | None], ...]:
-    """The intervals [start, end) that a route's prefix owns."""
-    if not prefix:
-        return ((b"", None),)
-    segment = prefix.rstrip(b"/") or prefix
-    below = segment if segment.endswith(b"/") else segment + b"/"
-    end = prefix_end(below)
-    tail = (below, None if end == EVERYTHING_FROM else end)
-    return (tail,) if segment == below else ((segment, after(segment)), tail)
-
-
 def _flatten(routes: tuple[Route, ...]) -> tuple[list[bytes], list[Route]]:
     """Sorted starts of intervals and the route that owns each: shorter prefixes are painted first, longer ones over them."""
     starts: list[bytes] = [b""]
     owners: list[Route] = [next(route for route in routes if not route.prefix)]
-    for route in sorted(routes, key=lambda route: len(route.prefix.rstrip(b"/"))):
-        for start, end in owned(route.prefix):
+    for route in sorted(routes, key=lambda route: len(route.below)):
+        for start, end in route.owned():
             _paint(starts, owners, start, end, route)
     return starts, owners
 
