@@ -83,8 +83,9 @@ def revisions(usual: int = 4) -> st.SearchStrategy[int]:
 class Requests:
     """Strategies over a set of keys."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
+    def __init__(self, keys: Sequence[bytes], orders: Sequence[int] = (0, 1, 2) * 4 + (7,)) -> None:
         self.keys = keys
+        self.order = st.sampled_from(orders)
         self.key = st.sampled_from(keys)
         ends = [*keys, *(prefix_end(key) for key in keys), *(key + b"\0" for key in keys)]
         self.end = weighted((3, st.just(b"")), (1, st.just(b"\0")), (6, st.sampled_from(ends)))
@@ -98,7 +99,7 @@ class Requests:
         return st.builds(
             pb.RangeRequest,
             key=self.any_key, range_end=self.end, limit=st.sampled_from((0, 0, 1, 2, 3, -1, 1000, LARGEST, -LARGEST)), revision=revisions(),
-            sort_order=st.sampled_from((0, 1, 2) * 4 + (7,)), sort_target=st.integers(0, 4), serializable=st.booleans(),
+            sort_order=self.order, sort_target=st.integers(0, 4), serializable=st.booleans(),
             keys_only=st.booleans(), count_only=st.sampled_from((False, False, True)), min_mod_revision=few, max_mod_revision=few,
             min_create_revision=few, max_create_revision=few,
         )  # fmt: skip

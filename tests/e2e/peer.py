@@ -35,16 +35,15 @@ class Peer:
     def ask(self, path: str, data: bytes) -> Answer:
         """One request, all its replies."""
         method = METHODS.get(path.encode())
-        replies = []
+        replies: list[Any] = []
         try:
-            for reply in self._call(path, data):
-                replies.append(reply if method is None else method.reply.FromString(reply))
+            if method is None or not (method.client_streaming or method.server_streaming):
+                replies.append(self.channel.unary_unary(path)(data, timeout=SECONDS))
+            else:
+                replies.extend(self.channel.stream_stream(path)(iter((data,)), timeout=SECONDS))
         except grpc.RpcError as error:
-            return error.code().value[0], error.details(), replies
-        return 0, "", replies
-
-    def _call(self, path: str, data: bytes) -> Any:
-        return self.channel.stream_stream(path)(iter((data,)), timeout=SECONDS)
+            return error.code().value[0], error.details(), []
+        return 0, "", replies if method is None else [method.reply.FromString(reply) for reply in replies]
 
     def revision(self) -> int:
         """The current one."""
