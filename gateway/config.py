@@ -121,6 +121,11 @@ class ClusterConfig(Model):
     tls: ClientTls | None = None
     compaction: Literal["follow", "periodic", "off"] = "off"
 
+    @field_validator("compaction", mode="before")
+    @classmethod
+    def _check_compaction(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` so
+
     @field_validator("endpoints")
     @classmethod
     def _check_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
