@@ -1,12 +1,34 @@
-"""One HTTP/2 stream: its windows, its queue, who owns it."""
+"""One HTTP/2 stream: its windows, its queue, who owns it; and what a connection allows."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
+from gateway.wire import frames as f
 from gateway.wire.hpack import Headers
+
+
+class Role(Enum):
+    """Which side of the connection this is."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class Handler(Protocol):
+    """What a connection belongs to."""
+
+    def on_stream(self, stream: Stream, headers: Headers, timeout: bytes | None, end: bool) -> None:
+        """Server role: a request's headers came, `grpc-timeout` apart; set `stream.owner` before returning, or reset the stream."""
+
+    def on_goaway(self, code: int, text: str) -> None:
+        """The peer will take no more streams; those it left out got on_reset(REFUSED_STREAM)."""
+
+    def on_slots(self) -> None:
+        """Client role: `can_open` turned true again."""
 
 
 @dataclass(frozen=True)
@@ -15,26 +37,39 @@ class Limits:
 
     max_streams: int = 16_384
     max_header_list: int = 65_536
-    stream_window: int = 1 << 20
+    stream_window: int = 1 << 20  # windows are 65,535 bytes at least: what a peer may use before it has read our SETTINGS
     connection_window: int = 1 << 24
     high_water: int = 256 << 10  # queued bytes of a stream at which `writable` turns false
     low_water: int = 64 << 10
     slice: int = 1 << 20  # bytes of DATA put out at once, so that other connections get their turn
     max_queued: int = 256 << 20  # queued bytes of a connection; beyond, the peer is cut off
-    max_control: int = 10_000  # control frames that wait for a peer that does not read
+    max_control: int = 50_000  # frames other than DATA that wait for a peer that does not read
     max_resets: int = 2_000  # streams per second that the peer may open and reset (CVE-2023-44487)
     max_nothings: int = 10_000  # frames per second that carry nothing: PING, SETTINGS, PRIORITY, empty DATA, unknown ones
     max_continuations: int = 64  # frames of one header block
-    ping_interval: float = 30.0  # keepalive: PING after this silence while streams are open …
+    min_ping_interval: float = 5.0  # between a client's pings, as etcd's --grpc-keepalive-min-time
+    ping_interval: float = 30.0  # keepalive: PING after this silence (a client: only while streams are open) …
     ping_timeout: float = 20.0  # … and the connection is dead when nothing came for this long after it
-    stall: float = 300.0  # a peer whose windows stay shut for so long while data waits is cut off
+    stall: float = 300.0  # a peer that takes nothing for so long while something waits is cut off
+
+
+def greeting(role: Role, limits: Limits) -> bytes:
+    """What this side says first."""
+    values = {f.INITIAL_WINDOW_SIZE: limits.stream_window, f.MAX_HEADER_LIST_SIZE: limits.max_header_list}
+    if role is Role.SERVER:
+        values[f.MAX_CONCURRENT_STREAMS] = limits.max_streams
+    else:
+        values[f.ENABLE_PUSH] = 0
+    preface = b"" if role is Role.SERVER else f.PREFACE
+    more = limits.connection_window - f.DEFAULT_WINDOW
+    return preface + f.settings_frame(values) + (f.window_update(0, more) if more else b"")
 
 
 class Owner(Protocol):
     """What a stream belongs to: a client's call (server role) or an upstream call (client role)."""
 
     def on_headers(self, stream: Stream, headers: Headers, end: bool) -> None:
-        """Client role: response headers, or trailers when end. Server role: request trailers (end is true)."""
+        """Client role: response headers, which begin with `:status`, or trailers when end. Server role: request trailers (end is true)."""
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
         """Received bytes, padding taken off. Give them back with Connection.consume when done, unless end."""
@@ -63,8 +98,8 @@ class Stream:
     """Made by the Connection. `queued`: bytes given to send_data that are not out yet. `closed`: both directions ended, or reset."""
 
     __slots__ = (
-        "closed", "expected", "id", "local_ended", "owner", "queue", "queued", "receive_window", "remote_ended", "send_window",
-        "tail", "unreturned", "writable",
+        "answered", "closed", "expected", "id", "local_ended", "offset", "owner", "queue", "queued", "receive_window", "remote_ended",
+        "send_window", "tail", "unreturned", "writable",
     )  # fmt: skip
 
     def __init__(self, number: int, send_window: int, receive_window: int, owner: Owner) -> None:
@@ -73,11 +108,33 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         self.unreturned = 0
-        self.queue: deque[bytes] | None = None
+        self.queue: deque[bytes] | None = None  # never empty
+        self.offset = 0  # bytes of the queue's first piece that are out
         self.queued = 0
         self.tail: bytes | None = None  # the HEADERS frame (or empty DATA) that ends the stream once the queue is empty
         self.writable = True
-        self.local_ended = False
+        self.local_ended = False  # the application said all; it may still be queued
         self.remote_ended = False
+        self.answered = False  # client role: the response's headers came
         self.closed = False
         self.expected = -1  # bytes that content-length promises; -1: it promised nothing
+
+
+def is_interim(headers: Headers, end: int) -> bool:
+    """Client role: a 1xx response, which is skipped (section 8.1)."""
+    return not end and bool(headers) and headers[0][0] == b":status" and headers[0][1][:1] == b"1"
+
+
+def header_fault(role: Role, stream: Stream, headers: Headers, end: int) -> int:
+    """The error code for headers that may not come at this point of the stream, else f.NO_ERROR (section 8.1)."""
+    if stream.remote_ended:
+        return f.STREAM_CLOSED
+    if role is Role.CLIENT and not stream.answered:
+        return f.NO_ERROR if _has_status(headers) else f.PROTOCOL_ERROR
+    trailers = end and stream.expected <= 0 and not any(name[:1] == b":" for name, _ in headers)
+    return f.NO_ERROR if trailers else f.PROTOCOL_ERROR
+
+
+def _has_status(headers: Headers) -> bool:
+    name, value = headers[0] if headers else (b"", b"")
+    return name == b":status" and len(value) == 3 and value.isdigit() and value[:1] != b"1"
