@@ -1,0 +1,270 @@
+"""Random watches on one stream: through the gateway they must say what etcd's own say."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.keyrange import bounds
+from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.methods import method
+from tests.e2e.operations import KEYS, NOW, PATHS, Op, Requests, op, resolved, weighted
+from tests.e2e.peer import Peer, reset
+from tests.e2e.test_routed import KEYS as ROUTED_KEYS
+from tests.e2e.test_routed import NAMES, owner, owners
+from tests.etcd import BINARIES, cluster
+from tests.gateway_process import gateway
+
+EXAMPLES = int(os.environ.get("SHARDGATE_EXAMPLES", "20"))
+WATCH = method("watch", "watch").path.decode()
+SECONDS = 10.0
+NOPUT, NODELETE = pb.WatchCreateRequest.NOPUT, pb.WatchCreateRequest.NODELETE
+
+
+class Stream:
+    """A watch stream, read to the point that a test waits for."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._call = peer.channel.stream_stream(WATCH)(iter(self._requests.get, None))
+        threading.Thread(target=self._read, daemon=True).start()
+        self.created: list[Any] = []
+        self.canceled: dict[int, Any] = {}
+        self.progress: list[Any] = []
+        self.events: dict[int, list[Any]] = defaultdict(list)
+
+    def _read(self) -> None:
+        try:
+            for data in self._call:
+                self._replies.put(pb.WatchResponse.FromString(data))
+        except grpc.RpcError as error:
+            self._replies.put(error)
+
+    def send(self, **request: Any) -> None:
+        self._requests.put(pb.WatchRequest(**request).SerializeToString())
+
+    def wait(self, condition: Callable[[Stream], bool]) -> None:
+        """Read on until it holds. Raises queue.Empty after SECONDS without a message, the stream's error if it ends."""
+        while not condition(self):
+            reply = self._replies.get(timeout=SECONDS)
+            if isinstance(reply, Exception):
+                raise reply
+            self._sort_in(reply)
+
+    def rest(self, seconds: float) -> None:
+        """What still comes."""
+        try:
+            while True:
+                self._sort_in(self._replies.get(timeout=seconds))
+        except queue.Empty:
+            pass
+
+    def _sort_in(self, reply: Any) -> None:
+        if reply.created:
+            self.created.append(reply)
+        elif reply.canceled:
+            assert reply.watch_id not in self.canceled
+            self.canceled[reply.watch_id] = reply
+        elif reply.events:
+            self.events[reply.watch_id].extend(reply.events)
+        else:
+            self.progress.append(reply)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Of the watch that was asked for at this place, or of an id that nobody has."""
+
+    place: int
+
+
+@dataclass
+class Plan:
+    """What a client does: writes, then creates and cancels, then writes."""
+
+    before: list[Op]
+    steps: list[Any]
+    after: list[Op] = field(default_factory=list)
+
+
+def creates(requests: Requests, usual_start: int = 3) -> st.SearchStrategy[Any]:
+    """Watches of every kind."""
+    starts = weighted((usual_start, st.just(0)), (4, st.integers(NOW - 12, NOW + 1)), (1, st.sampled_from((1, NOW + 3, NOW + 5, -1))))
+    return st.builds(
+        pb.WatchCreateRequest,
+        key=requests.any_key, range_end=requests.end, start_revision=starts, prev_kv=st.booleans(), fragment=st.booleans(),
+        filters=st.sampled_from(([], [], [], [NOPUT], [NODELETE], [NOPUT, NODELETE], [NOPUT, NOPUT])),
+        watch_id=st.sampled_from((0, 0, 0, 0, 1, 3, 50, 50, -5)), progress_notify=st.booleans(),
+    )  # fmt: skip
+
+
+def plans(requests: Requests, **options: int) -> st.SearchStrategy[Plan]:
+    """Compactions among the first writes."""
+    compact = st.just(op(pb.CompactionRequest(revision=NOW - 6)))
+    before = st.lists(weighted((12, requests.writes()), (1, compact)), max_size=15)
+    steps = st.lists(weighted((8, creates(requests, **options)), (1, st.builds(Cancel, st.integers(-1, 5)))), min_size=1, max_size=10)
+    return st.builds(Plan, before, steps, st.lists(requests.writes(), max_size=10))
+
+
+def finals(keys: tuple[bytes, ...]) -> list[Op]:
+    """Every watch sees the end of it: all keys are put, then all are deleted."""
+    puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=b"end")) for key in keys]
+    return [op(pb.TxnRequest(success=puts)), op(pb.DeleteRangeRequest(key=b"\0", range_end=b"\0"))]
+
+
+def last_event(create: Any, keys: tuple[bytes, ...], revision: int) -> int | None:
+    """The revision of the last event that a watch gets, when `revision` is that of the last deletion."""
+    low, high = bounds(create.key, create.range_end)
+    if not any(low <= key and (high is None or key < high) for key in keys) or create.start_revision > revision:
+        return None
+    if NODELETE not in create.filters:
+        return revision
+    return None if NOPUT in create.filters or create.start_revision > revision - 1 else revision - 1
+
+
+class Follower:
+    """One client that does what a plan says."""
+
+    def __init__(self, peer: Peer, keys: tuple[bytes, ...]) -> None:
+        self.peer = peer
+        self.keys = keys
+        self.stream = Stream(peer)
+        self.given_up: set[int] = set()
+        self.created: dict[int, Any] = {}
+
+    def create(self, requests: list[Any]) -> None:
+        """All at once, then wait for the answers."""
+        start = len(self.stream.created)
+        for request in requests:
+            self.stream.send(create_request=request)
+        self.stream.wait(lambda stream: len(stream.created) == start + len(requests))
+        for request, reply in zip(requests, self.stream.created[start:], strict=True):
+            if not reply.canceled:
+                self.created[reply.watch_id] = request
+
+    def cancel(self, place: int) -> None:
+        """The answer comes if there is such a watch. It may have been refused a moment before, for what was compacted."""
+        replies = self.stream.created
+        watch = replies[place].watch_id if 0 <= place < len(replies) else 4711
+        self.stream.send(cancel_request=pb.WatchCancelRequest(watch_id=watch))
+        self.given_up.add(watch)
+        if watch in self.created:
+            self.stream.wait(lambda stream: watch in stream.canceled)
+
+    def finish(self, revision: int, compacted: int) -> None:
+        """Read all that must come."""
+        for watch, request in self.created.items():
+            last = last_event(request, self.keys, revision)
+            if watch in self.given_up:
+                continue
+            if request.start_revision and request.start_revision < compacted:
+                self.stream.wait(lambda stream, watch=watch: watch in stream.canceled)
+            elif last is not None:
+                self.stream.wait(lambda stream, watch=watch, last=last: reached(stream.events[watch], last))
+
+    def created_replies(self) -> list[Any]:
+        """In order."""
+        replies = self.stream.created
+        return [(each.watch_id, each.canceled, each.cancel_reason, each.compact_revision, each.header.revision) for each in replies]
+
+    def canceled_replies(self) -> dict[int, Any]:
+        """By watch."""
+        return {watch: (reply.compact_revision, reply.cancel_reason) for watch, reply in self.stream.canceled.items()}
+
+    def events(self) -> dict[int, list[Any]]:
+        """By watch; of a cancelled one, who knows how far it came."""
+        return {watch: events for watch, events in self.stream.events.items() if watch not in self.given_up}
+
+
+def reached(events: list[Any], revision: int) -> bool:
+    return bool(events) and events[-1].kv.mod_revision >= revision
+
+
+@dataclass
+class Pair:
+    """An etcd, the gateway in front of another, and that other one. `compacted`: the revision, -1 before the first time."""
+
+    direct: Peer
+    through: Peer
+    behind: Peer
+    compacted: int = -1
+
+    def write(self, operation: Op) -> None:
+        """To both etcds."""
+        data = operation.data(self.direct.revision())
+        codes = {peer.ask(operation.path, data)[0] for peer in (self.direct, self.behind)}
+        assert len(codes) == 1
+        if operation.path == PATHS[pb.CompactionRequest] and codes == {0}:
+            self.compacted = pb.CompactionRequest.FromString(data).revision
+
+
+@pytest.fixture(scope="module", params=BINARIES)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with cluster(request.param) as one, cluster(request.param) as two, gateway({"main": two.urls}) as process:
+        with Peer(one.address) as direct, Peer(process.address) as through, Peer(two.address) as behind:
+            yield Pair(direct, through, behind)
+
+
+@settings(max_examples=EXAMPLES)
+@given(plans(Requests(KEYS)))
+def test_random_watches(pair: Pair, plan: Plan) -> None:
+    for peer in (pair.direct, pair.behind):
+        reset(peer.address)
+    for operation in plan.before:
+        pair.write(operation)
+    now = pair.direct.revision()
+    followers = [Follower(peer, KEYS) for peer in (pair.direct, pair.through)]
+    for group in grouped(plan.steps, now):
+        for follower in followers:
+            follower.cancel(group.place) if isinstance(group, Cancel) else follower.create(group)
+    for operation in (*plan.after, *finals(KEYS)):
+        pair.write(operation)
+    now = pair.direct.revision()
+    for follower in followers:
+        follower.finish(now, pair.compacted)
+        follower.stream.rest(0.02)
+        follower.stream.close()
+    want, got = followers
+    assert got.created_replies() == want.created_replies()
+    assert got.canceled_replies() == want.canceled_replies()
+    assert got.events() == want.events()
+
+
+def grouped(steps: list[Any], now: int) -> Iterator[Any]:
+    """Cancels, and all creates between two of them. A refused one stands alone: when an automatic id is chosen, the gateway takes an
+    id that was asked for shortly before as taken, whether it will be or not."""
+    creates: list[Any] = []
+    for step in steps:
+        alone = isinstance(step, Cancel) or empty(step)
+        if alone and creates:
+            yield creates
+            creates = []
+        if isinstance(step, Cancel):
+            yield step
+        elif alone:
+            yield [resolved(step, now)]
+        else:
+            creates.append(resolved(step, now))
+    if creates:
+        yield creates
+
+
+def empty(create: Any) -> bool:
+    """etcd refuses it. Without a key it is all keys up to the end."""
+    low, high = bounds(create.key or b"\0", create.range_end)
+    return high is not None and high <= low
