@@ -71,6 +71,8 @@ def _url(value: str) -> str:
         port = None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
         raise ValueError("an endpoint is http://host:port or https://host:port")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an endpoint has no user or password in its URL: logs and metrics show it")
     if parts.path not in ("", "/") or parts.query:
         raise ValueError("an endpoint has no path; etcd serves at the root")
     return value.rstrip("/")

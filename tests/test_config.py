@@ -54,6 +54,7 @@ def test_the_examples(file: Path) -> None:
         ("http://127.0.0.1:12379", "127.0.0.1:12379", r"clusters\[0\].endpoints: .*http://host:port"),
         ("http://127.0.0.1:12379", "http://127.0.0.1:x", r"clusters\[0\].endpoints: .*http://host:port"),
         ("http://127.0.0.1:12379", "http://127.0.0.1:1/v3", r"clusters\[0\].endpoints: .*has no path"),
+        ("http://127.0.0.1:12379", "http://u:p@127.0.0.1:1", r"clusters\[0\].endpoints: .*no user or password"),
         ("http://127.0.0.1:12379", "http://a:1, https://a:2", r"clusters\[0\].endpoints: .*all http or all https"),
         ("http://127.0.0.1:12379", "http://a:1, http://a:1", r"clusters\[0\].endpoints: .*named twice"),
         ("name: events,", "name: main,", r"clusters\[1\].name: 'main' is used by clusters\[0\] already"),

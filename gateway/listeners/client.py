@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
+
+from aiohttp.web import Server
 
 from gateway.etcdpb.methods import Method
 from gateway.listeners.call import Recorder
@@ -24,7 +26,7 @@ class ClientPort:
 
     name: str
     handlers: Mapping[bytes, tuple[Method, Handler]]
-    web: Callable[[], asyncio.Protocol]
+    web: Server
     metrics: Metrics
     observer: Recorder
     limits: Limits
@@ -34,8 +36,13 @@ class ClientPort:
     waiting: set[Sniffer] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
-    _closing: bool = False
+    closing: bool = False
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def full(self) -> bool:
+        """No more connections: gRPC, JSON and those that have said nothing yet count alike."""
+        return len(self.connections) + len(self.waiting) + len(self.web.connections) >= self.max_connections
 
     def accept(self) -> asyncio.Protocol:
         """The protocol factory of the listening socket."""
@@ -55,7 +62,7 @@ class ClientPort:
     def left(self, connection: GrpcConnection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
-        if self._closing and not self.connections:
+        if self.closing and not self.connections:
             self._empty.set()
 
     def abort(self) -> None:
@@ -65,7 +72,7 @@ class ClientPort:
 
     def close(self) -> None:
         """Say GOAWAY on every connection; each closes when its calls have ended."""
-        self._closing = True
+        self.closing = True
         if not self.connections:
             self._empty.set()
         for connection in tuple(self.connections):
@@ -87,7 +94,7 @@ class Sniffer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         port = self._port
         port.accepted += 1
-        if len(port.connections) + len(port.waiting) >= port.max_connections:
+        if port.full:
             port.refused += 1
             self._transport.abort()
             return

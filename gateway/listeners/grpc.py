@@ -76,7 +76,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self.port.left(self)
-        if self.conn.closing is not None:
+        if self.conn.closing is not None and not self.port.closing:
             self.port.metrics.protocol_error(self.conn.closing)
         self.conn.lost("connection lost")
 
