@@ -403,8 +403,8 @@ def test_a_refused_joined_watch_is_forgotten_within_a_response() -> None:
     world.stores["b"].put(*[b"/b/1"] * 5)
     world.deliver("b")
     world.say("c", pb.WatchResponse(watch_id=-1, **DENIED))
-    world.settle()
     world.lose("b")
+    world.settle()
     assert world.failure is None and len(world.told) == 1
 
 
