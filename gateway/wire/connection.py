@@ -118,7 +118,10 @@ class Connection:
             headers[0], name, headers[1], size.to_bytes(3, "big"), b"\x00\x00", name, data, trailers[0], name, trailers[1],
         )))  # fmt: skip
         stream.local_ended = True
-        self._end_local(stream)
+        if stream.remote_ended:
+            self._close(stream)
+        else:
+            self.reset(stream, f.NO_ERROR)
 
     def send_headers(self, stream: Stream, block: bytes, end: bool) -> None:
         """HEADERS; behind queued data if there is any (trailers)."""

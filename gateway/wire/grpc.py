@@ -90,12 +90,12 @@ def _metadata(headers: Headers) -> Mapping[bytes, bytes]:
 
 def _refusal(fields: Mapping[bytes, bytes]) -> bytes | None:
     """As grpc-go's server answers (internal/transport/http2_server.go)."""
+    kind = fields.get(b"content-type", b"")
+    if not (kind.lower() == b"application/grpc" or kind.lower().startswith((b"application/grpc+", b"application/grpc;"))):
+        return http_error(415, Code.INVALID_ARGUMENT, f'invalid gRPC request content-type "{kind.decode("latin-1")}"')
     if fields[b":method"] != b"POST":
         text = f'Received a HEADERS frame with :method "{fields[b":method"].decode("latin-1")}" which should be POST'
         return http_error(405, Code.INTERNAL, text)
-    kind = fields.get(b"content-type", b"").lower()
-    if not (kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))):
-        return http_error(415, Code.INVALID_ARGUMENT, f'invalid gRPC request content-type "{kind.decode("latin-1")}"')
     encoding = fields.get(b"grpc-encoding", b"identity")
     if encoding not in (b"identity", b"gzip"):
         name = encoding.decode("latin-1")
@@ -166,11 +166,12 @@ _HTTP_CODES = {
 """doc/http-grpc-status-mapping.md"""
 
 _OK = (0, "")
+_STATUS_OK = ((b"grpc-status", b"0"),)
 
 
 def parse_status(headers: Headers) -> tuple[int, str]:
     """Client role: code and text from trailers, from a trailers-only reply, or from the HTTP status of what is no gRPC reply."""
-    if len(headers) <= 2 and headers[0] == (b"grpc-status", b"0"):
+    if headers[:1] == _STATUS_OK:
         return _OK
     fields = dict(headers)
     status = fields.get(b"grpc-status")
@@ -198,34 +199,39 @@ def whole(data: bytes) -> bytes | None:
 
 
 class MessageReader:
-    """Cuts a stream of bytes into messages, whatever the split. `buffered`: bytes of the unfinished one."""
+    """Cuts a stream of bytes into messages, whatever the split. `buffered`: bytes of the unfinished one, once `feed` is through."""
 
-    __slots__ = ("_compressed", "_parts", "_size", "buffered")
+    __slots__ = ("_buffer", "_compressed", "_size")
 
     def __init__(self, max_size: int | None, compressed: bool = False) -> None:
         self._size = max_size
         self._compressed = compressed
-        self._parts: list[bytes] = []
-        self.buffered = 0
+        self._buffer = bytearray()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that are held."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are complete now. Raises RpcError: too large, or wrongly compressed; grpc-go's codes and texts."""
-        self._parts.append(data)
-        self.buffered += len(data)
-        while self.buffered >= 5:
-            if len(self._parts[0]) < 5:
-                self._parts = [b"".join(self._parts)]
-            size = int.from_bytes(self._parts[0][1:5], "big")
-            if self._size is not None and size > self._size:
-                raise RpcError(Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {self._size})")
-            if self.buffered < 5 + size:
-                return
-            buffer = b"".join(self._parts)
-            flag = buffer[0]
-            rest = buffer[5 + size :]
-            self._parts = [rest] if rest else []
-            self.buffered = len(rest)
-            yield self._plain(flag, buffer[5 : 5 + size])
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= 5:
+                flag = buffer[at]
+                size = int.from_bytes(buffer[at + 1 : at + 5], "big")
+                if self._size is not None and size > self._size:
+                    raise RpcError(Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {self._size})")
+                end = at + 5 + size
+                if end > len(buffer):
+                    return
+                message = bytes(buffer[at + 5 : end])
+                at = end
+                yield self._plain(flag, message)
+        finally:
+            del buffer[:at]
 
     def _plain(self, flag: int, message: bytes) -> bytes:
         if not flag:
@@ -245,4 +251,6 @@ class MessageReader:
             raise RpcError(Code.INTERNAL, f"grpc: failed to decompress the received message: {error}") from None
         if len(plain) > limit:
             raise RpcError(Code.RESOURCE_EXHAUSTED, f"grpc: received message after decompression larger than max {limit}")
+        if not inflater.eof:
+            raise RpcError(Code.INTERNAL, "grpc: failed to decompress the received message: unexpected EOF")
         return plain

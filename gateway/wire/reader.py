@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Protocol
 
 from gateway.wire import frames as f
@@ -21,6 +22,7 @@ from gateway.wire.guards import Guards
 from gateway.wire.streams import Limits
 
 _SHAPE = END_HEADERS | PADDED | WITH_PRIORITY
+_HEADER = Struct(">HBBBI").unpack_from  # the length has three bytes
 _SETTINGS = bytes((f.SETTINGS,))
 
 
@@ -81,15 +83,14 @@ class FrameReader:
                 return 0
         taker = self._taker
         while size - at >= 9:
-            length = int.from_bytes(buffer[at : at + 3], "big")
+            high, low, kind, flags, number = _HEADER(buffer, at)
+            length = high << 8 | low
             if length > DEFAULT_FRAME_SIZE:
                 raise ProtocolError(f.FRAME_SIZE_ERROR, f"frame of {length} bytes")
             end = at + 9 + length
             if end > size:
                 break
-            kind = buffer[at + 3]
-            flags = buffer[at + 4]
-            number = int.from_bytes(buffer[at + 5 : at + 9], "big") & 0x7FFFFFFF
+            number &= 0x7FFFFFFF
             if self._block is not None and kind != CONTINUATION:
                 raise ProtocolError(f.PROTOCOL_ERROR, "a header block was interrupted")
             if kind == DATA and not flags & PADDED and number:
