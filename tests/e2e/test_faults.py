@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.methods import method
 from tests.e2e.load import Load
 from tests.etcd import BINARIES, EtcdCluster, cluster, wait_for
 from tests.gateway_process import GatewayProcess, gateway
@@ -194,3 +195,19 @@ def test_an_endpoint_that_never_answers() -> None:
     with cluster() as main, gateway({"main": [main.urls[0], "http://127.0.0.1:9"]}) as process, Load(process.address, b"x") as load:
         time.sleep(1.5)
     assert load.errors == []
+
+
+def test_cancelled_lists_harm_no_etcd(site: Site) -> None:
+    """Lists over several clusters that clients give up while etcd works on them. (etcd 3.5.1 itself dies of a read-only transaction that is
+    cancelled under way.)"""
+    for number in range(200):
+        for key in (b"/main/%d" % number, b"/events/%d" % number):
+            site.client.call("kv", "put", pb.PutRequest(key=key, value=bytes(10_000)))
+    everything = pb.RangeRequest(key=b"\0", range_end=b"\0")
+    path = method("kv", "range").path.decode()
+    for number in range(400):
+        call = site.client.channel.unary_unary(path).future(everything.SerializeToString())
+        time.sleep(number % 20 / 2000)
+        call.cancel()
+    assert site.put(b"/main/x", 5) == "" and site.put(b"/events/x", 5) == ""
+    assert all(member.process is not None and member.process.poll() is None for each in (site.main, site.events) for member in each.members)
