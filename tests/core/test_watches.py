@@ -256,7 +256,7 @@ class Streams(RuleBasedStateMachine):
                 seen.check(self.world.stores)
 
 
-Streams.TestCase.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+Streams.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestStreams = Streams.TestCase
 
 
