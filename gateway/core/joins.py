@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gateway.core.routes import Span
@@ -20,11 +20,16 @@ _TARGETS: dict[int, Callable[[Any], Any]] = {
 _LARGEST = (1 << 63) - 1
 
 
-def part(request: pb.RangeRequest, span: Span) -> pb.RangeRequest:
-    """What to ask a span's cluster, so that `join_range` has all it needs."""
+def reading(request: pb.RangeRequest, spans: Iterable[Span]) -> pb.TxnRequest:
+    """What to ask a cluster that has several parts of a range, so that `join_range` has all it needs: all of them at one revision."""
+    return pb.TxnRequest(success=[pb.RequestOp(request_range=_part(request, span)) for span in spans])
+
+
+def _part(request: pb.RangeRequest, span: Span) -> pb.RangeRequest:
     asked = pb.RangeRequest()
     asked.CopyFrom(request)
     asked.key, asked.range_end = span.key, span.end
+    asked.ClearField("revision")  # a negative one means the newest, but not in a transaction
     if _cut_first(request):
         asked.sort_target = _KEY
         asked.limit = min(request.limit + 1, _LARGEST)
@@ -34,7 +39,7 @@ def part(request: pb.RangeRequest, span: Span) -> pb.RangeRequest:
 
 
 def join_range(request: pb.RangeRequest, replies: Sequence[pb.RangeResponse], header: pb.ResponseHeader) -> pb.RangeResponse:
-    """The reply of one etcd that held all keys, from those to the `part`s in key order: the first `limit` of all are among
+    """The reply of one etcd that held all keys, from those to the parts in key order: the first `limit` of all are among
     the first `limit` of each. Keys of the same version (or value …) stay in key order."""
     count, more = sum(reply.count for reply in replies), any(reply.more for reply in replies)
     joined = pb.RangeResponse(header=header, count=count, more=more)
@@ -85,6 +90,7 @@ def join_status(home: pb.StatusResponse, others: Sequence[pb.StatusResponse], er
     joined.version = min((home.version, *(other.version for other in others)), key=version_key)
     joined.dbSize += sum(other.dbSize for other in others)
     joined.dbSizeInUse += sum(other.dbSizeInUse for other in others)
+    joined.dbSizeQuota += sum(other.dbSizeQuota for other in others)
     for other in others:
         joined.errors.extend(other.errors)
     joined.errors.extend(errors)

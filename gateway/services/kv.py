@@ -8,13 +8,16 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from gateway.core.errors import Code, RpcError
-from gateway.core.joins import join_range, part
+from gateway.core.joins import join_range, reading
 from gateway.core.plan import Decision, Forward, Refuse, Scatter, plan_delete, plan_put, plan_range, plan_range_stream, plan_txn
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.methods import method
 from gateway.services.call import SEVERAL, Call
 from gateway.services.copies import Copies
 from gateway.services.scope import Scope
+
+TXN = method("kv", "txn")
 
 Request = TypeVar("Request", bound=Message)
 
@@ -35,7 +38,7 @@ class KV:
         if decoded is not None:
             decision = plan_range(self._routes, decoded)
             if isinstance(decision, Scatter):
-                call.run(self._scatter(call, decoded, decision.spans))
+                call.run(self._scatter(call, decoded, decision.parts))
             else:
                 self._follow(call, request, decision)
 
@@ -95,20 +98,25 @@ class KV:
         elif isinstance(decision, Refuse):
             call.fail(decision.status.error())
 
-    async def _scatter(self, call: Call, request: pb.RangeRequest, spans: tuple[Span, ...]) -> bytes:
-        """Ask each span, at each cluster's own newest revision, and join; the first error fails all. The header is home's if it is among
-        them, else the first one's."""
+    async def _scatter(self, call: Call, request: pb.RangeRequest, parts: tuple[tuple[Span, ...], ...]) -> bytes:
+        """Ask each cluster for its parts, at its own newest revision, and join; the first error fails all. The header is home's if it is
+        among them, else that of the cluster with the lowest key."""
         call.cluster = SEVERAL
-        asked = [asyncio.ensure_future(self._ask(call, part(request, span), span.cluster)) for span in spans]
+        asked = [asyncio.ensure_future(self._read(call, spans[0].cluster, reading(request, spans))) for spans in parts]
         try:
-            replies = await asyncio.gather(*asked)
+            answers = await asyncio.gather(*asked)
         finally:
             for each in asked:
                 each.cancel()
-        home = next((at for at, span in enumerate(spans) if span.cluster == self._home.name), 0)
-        return join_range(request, replies, replies[home].header).SerializeToString()
+        replies = {
+            span.key: each.response_range
+            for spans, answer in zip(parts, answers, strict=True)
+            for span, each in zip(spans, answer.responses, strict=True)
+        }
+        home = next((at for at, spans in enumerate(parts) if spans[0].cluster == self._home.name), 0)
+        return join_range(request, [replies[key] for key in sorted(replies)], answers[home].header).SerializeToString()
 
-    async def _ask(self, call: Call, request: pb.RangeRequest, cluster: str) -> pb.RangeResponse:
+    async def _read(self, call: Call, cluster: str, request: pb.TxnRequest) -> pb.TxnResponse:
         data = request.SerializeToString()
-        message = await self._clusters[cluster].unary(call.method, data, deadline=call.deadline, metadata=call.metadata)
-        return pb.RangeResponse.FromString(message)
+        message = await self._clusters[cluster].unary(TXN, data, deadline=call.deadline, metadata=call.metadata)
+        return pb.TxnResponse.FromString(message)
