@@ -61,7 +61,7 @@ class GrpcCall:
     _received = False
     _reader: MessageReader | None = None
     session: Session | None = None
-    _task: asyncio.Task[None] | None = None
+    _task: asyncio.Task[bytes | None] | None = None
 
     def __init__(
         self, connection: GrpcConnection, stream: Stream, method: Method, head: RequestHead, timeout: float | None, handler: Any
@@ -225,16 +225,17 @@ class GrpcCall:
         connection.port.observer.record(self, code, perf_counter() - self._started)
 
     def run(self, work: Coroutine[Any, Any, bytes | None]) -> None:
-        self._task = self._connection.loop.create_task(self._work(work))
+        self._task = self._connection.loop.create_task(work)
+        self._task.add_done_callback(self._worked)
 
-    async def _work(self, work: Coroutine[Any, Any, bytes | None]) -> None:
-        try:
-            message = await work
-        except RpcError as error:
+    def _worked(self, task: asyncio.Task[bytes | None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, RpcError):
             self.fail(error)
-        except Exception as error:
+        elif isinstance(error, Exception):
             self._connection.port.observer.crashed(self, error)
             self.fail(RpcError(Code.INTERNAL, "the gateway failed to answer; its log says why"))
-        else:
-            if message is not None:
-                self.reply(message)
+        elif (message := task.result()) is not None:
+            self.reply(message)

@@ -60,7 +60,7 @@ class JsonCall:
         self._news = asyncio.Event()
         self._reader: MessageReader | None = None
         self._recorder = recorder
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[bytes | None] | None = None
         self.session: Session | None = None
 
     # what the services answer
@@ -103,18 +103,19 @@ class JsonCall:
             self._close(error.code)
 
     def run(self, work: Coroutine[Any, Any, bytes | None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work(work))
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(self._worked)
 
-    async def _work(self, work: Coroutine[Any, Any, bytes | None]) -> None:
-        try:
-            message = await work
-        except RpcError as error:
+    def _worked(self, task: asyncio.Task[bytes | None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, RpcError):
             self.fail(error)
-        except Exception as error:
+        elif isinstance(error, Exception):
             self.crash(error)
-        else:
-            if message is not None:
-                self.reply(message)
+        elif (message := task.result()) is not None:
+            self.reply(message)
 
     # what the HTTP side does
 
