@@ -85,7 +85,7 @@ def join_time_to_live(home: pb.LeaseTimeToLiveResponse, others: Sequence[pb.Leas
 
 def join_status(home: pb.StatusResponse, others: Sequence[pb.StatusResponse], errors: Sequence[str]) -> pb.StatusResponse:
     """Home's status with the lowest version, the summed sizes, and everybody's errors."""
-    joined = type(home)()
+    joined = pb.StatusResponse()
     joined.CopyFrom(home)
     joined.version = min((home.version, *(other.version for other in others)), key=version_key)
     joined.dbSize += sum(other.dbSize for other in others)
@@ -100,12 +100,12 @@ def join_status(home: pb.StatusResponse, others: Sequence[pb.StatusResponse], er
 def version_key(version: str) -> tuple[int, ...]:
     """"3.5.1" -> (3, 5, 1); what follows the numbers does not count."""
     numbers = (part.partition("-")[0] for part in version.split("."))
-    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+    return tuple(int(number) if number.isdecimal() else 0 for number in numbers)
 
 
 def join_alarms(home: pb.AlarmResponse, others: Sequence[pb.AlarmResponse]) -> pb.AlarmResponse:
     """The alarms of all clusters, home's first."""
-    joined = type(home)()
+    joined = pb.AlarmResponse()
     joined.CopyFrom(home)
     for other in others:
         joined.alarms.extend(other.alarms)
