@@ -8,8 +8,8 @@ from gateway.services.scope import Scope
 
 
 def forward_owned(scope: Scope, copies: Copies, call: Call, request: bytes, key: bytes, lease: int) -> None:
-    """Forward to the key's cluster; a lease that lives at home gets a copy there. An empty key goes to home."""
-    cluster = scope.clusters[scope.routes.cluster_of(key)] if key.strip(b"/") else scope.home
+    """Forward to the key's cluster; a lease that lives at home gets a copy there."""
+    cluster = scope.clusters[scope.routes.cluster_of(key)]
     if cluster is scope.home or not lease:
         cluster.forward(call, request)
     else:

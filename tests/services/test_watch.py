@@ -5,57 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import grpc
 import pytest
 
 from gateway.etcdpb import rpc_pb2 as pb
-from tests.etcd import BINARIES, EtcdCluster, cluster, get
-from tests.gateway_process import GatewayProcess, gateway
+from tests.etcd import BINARIES, cluster, get
+from tests.gateway_process import gateway
 from tests.services.client import Client, WatchStream
-
-ROUTES = {"/events/": "events", "/cni/": "cni"}
-
-
-@dataclass
-class Site:
-    """A gateway in front of clusters, and a client of it."""
-
-    clusters: dict[str, EtcdCluster]
-    gateway: GatewayProcess
-    client: Client
-
-    @contextmanager
-    def direct(self, name: str) -> Iterator[Client]:
-        """A client of the etcd itself."""
-        with Client(self.clusters[name].address) as client:
-            yield client
-
-
-@contextmanager
-def site(version: str | None = None, names: tuple[str, ...] = ("main", "events", "cni")) -> Iterator[Site]:
-    with ExitStack() as stack:
-        clusters = {name: stack.enter_context(cluster(version)) for name in names}
-        routes = {prefix: name for prefix, name in ROUTES.items() if name in names}
-        process = stack.enter_context(gateway({name: each.urls for name, each in clusters.items()}, routes))
-        yield Site(clusters, process, stack.enter_context(Client(process.address)))
-
-
-@pytest.fixture(scope="module", params=BINARIES)
-def shared(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """For tests that leave the clusters as they are."""
-    with site(request.param) as running:
-        yield running
-
-
-@pytest.fixture
-def own() -> Iterator[Site]:
-    """For tests that stop clusters."""
-    with site() as running:
-        yield running
-
+from tests.services.site import ROUTES, Site, site
 
 # as etcd answers
 
