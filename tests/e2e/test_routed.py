@@ -44,7 +44,8 @@ def owners(key: bytes, end: bytes) -> set[str]:
 def touched(request: Any) -> set[str]:
     """The clusters of all keys that a request names."""
     if isinstance(request, pb.TxnRequest):
-        parts = [*request.compare, *(getattr(each, each.WhichOneof("request") or "request_txn") for each in (*request.success, *request.failure))]
+        ops = (*request.success, *request.failure)
+        parts = (*request.compare, *(getattr(each, each.WhichOneof("request") or "request_txn") for each in ops))
         return set().union(*map(touched, parts))
     return owners(request.key, getattr(request, "range_end", b""))
 
