@@ -89,7 +89,7 @@ def test_a_whole_built_in_group() -> None:
     assert prefixes("batch/*") == ("/registry/cronjobs/", "/registry/jobs/")
     assert prefixes("apiextensions.k8s.io/*") == ("/registry/apiextensions.k8s.io/customresourcedefinitions/",)
     core = prefixes("/*")
-    assert {"/registry/pods/", "/registry/minions/", "/registry/ranges/", "/registry/masterleases/", "/registry/peerserverleases/"} < set(core)
+    assert {f"/registry/{name}/" for name in ("pods", "minions", "ranges", "masterleases", "peerserverleases")} < set(core)
     assert "/registry/leases/" not in core
 
 
