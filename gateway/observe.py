@@ -52,7 +52,7 @@ class Observer:
 def _keys(call: Any) -> dict[str, str]:
     """What a slow call was about: its key and range_end, or the name of the lock. Of a transaction its first key. Never values."""
     try:
-        request = call.method.request.FromString(call.request)
+        request = call.method.request.FromString(call.framed[5:])
     except DecodeError:
         return {}
     if isinstance(request, pb.TxnRequest):

@@ -54,7 +54,7 @@ class GrpcCall:
     on_writable: Callable[[], None] | None = None
     deadline: float | None = None
     ended = False
-    request = b""
+    framed = b""
     bytes_in = 0
     bytes_out = 0
     _answered = False
@@ -90,7 +90,7 @@ class GrpcCall:
         if message is not None and len(message) <= self._connection.port.max_request_bytes:
             if end and self.session is None and not self._received:  # the common case: a unary call in one frame
                 self._received = True
-                self.request = message
+                self.framed = data
                 self.bytes_in = len(message)
                 self._handler(self, message)
                 return
@@ -126,7 +126,7 @@ class GrpcCall:
             self.session.message(message)
         elif not self._received:
             self._received = True
-            self.request = message
+            self.framed = frame_message(message)
             self._handler(self, message)
 
     def _end_of_requests(self) -> None:
@@ -175,7 +175,8 @@ class GrpcCall:
         self.bytes_out += len(data)
         connection.conn.respond(self._stream, REPLY_HEADERS, data, REPLY_TRAILERS)
         self._close(0)
-        connection.touch()
+        if not connection.flush_due:
+            connection.touch()
 
     def send(self, message: bytes) -> None:
         self.send_raw(frame_message(message))

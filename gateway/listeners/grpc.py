@@ -32,7 +32,7 @@ class GrpcConnection(asyncio.Protocol):
         self.calls: set[GrpcCall] = set()
         self.partial = 0
         self._transport: asyncio.Transport | None = None
-        self._flush_due = False
+        self.flush_due = False
         self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time())
 
     # asyncio.Protocol
@@ -43,18 +43,18 @@ class GrpcConnection(asyncio.Protocol):
         self.port.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._flush_due = True  # what the services reply at once is written here, without another loop turn
+        self.flush_due = True  # what the services reply at once is written here, without another loop turn
         self.conn.receive(data, self.loop.time())
         self._flush()
 
     def touch(self) -> None:
         """Something is to be written: at the end of this loop turn, all at once."""
-        if not self._flush_due:
-            self._flush_due = True
+        if not self.flush_due:
+            self.flush_due = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_due = False
+        self.flush_due = False
         transport = self._transport
         if transport is None:
             return

@@ -15,7 +15,7 @@ from gateway.listeners import jsonpb, weblog
 from gateway.listeners.jsonanswer import CORS, Lines, Single, error_response, plain, translated
 from gateway.listeners.jsoncall import JsonCall, Recorder
 from gateway.listeners.pages import Facts, Pages
-from gateway.wire.grpc import METADATA, seconds
+from gateway.wire.grpc import METADATA, frame_message, seconds
 
 CALLS: web.AppKey[set[JsonCall]] = web.AppKey("calls")
 """The application's calls under way, for the metrics."""
@@ -172,7 +172,7 @@ class _Site:
                 session.message(message)
             session.half_close()
         else:
-            call.request = messages[0]
+            call.framed = frame_message(messages[0])
             self._handlers[rpc](call, messages[0])
 
 

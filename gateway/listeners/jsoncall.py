@@ -34,7 +34,7 @@ class JsonCall:
     __slots__ = (
         "_error", "_messages", "_news", "_paused", "_queued", "_reader", "_recorder", "_started", "_task", "_timer",
         "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
-        "request", "session",
+        "framed", "session",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +51,7 @@ class JsonCall:
         self.on_writable: Callable[[], None] | None = None
         self.ended = False
         self._error: RpcError | None = None
-        self.request = b""
+        self.framed = b""
         self.bytes_in = 0
         self.bytes_out = 0
         self._messages: deque[bytes] = deque()

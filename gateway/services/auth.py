@@ -22,7 +22,7 @@ class Auth:
         except RpcError as error:
             call.fail(error)
         else:
-            cluster.forward(call, request)
+            cluster.forward(call)
 
     def _change(self, call: Call, request: bytes) -> None:
         """One cluster."""

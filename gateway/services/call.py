@@ -28,6 +28,9 @@ class Call(Protocol):
     cluster: str
     """The cluster that the call was routed to, "" while undecided; for metrics and logs. Set it when you route."""
 
+    framed: bytes
+    """The request of a call that has one, with gRPC's 5-byte prefix: what a relay sends on."""
+
     on_cancel: Callable[[], None] | None
     """Called once if the client cancels, disconnects or its deadline passes before the call has ended."""
 

@@ -57,5 +57,5 @@ class Election:
         try:
             return kind.FromString(request)
         except DecodeError:
-            self._scope.home.forward(call, request)
+            self._scope.home.forward(call)
             return None

@@ -71,20 +71,20 @@ class KV:
 
     def compact(self, call: Call, request: bytes) -> None:
         """A revision belongs to one cluster: home."""
-        self._home.forward(call, request)
+        self._home.forward(call)
 
     def _decoded(self, call: Call, kind: type[Request], request: bytes) -> Request | None:
         """None: it can't be decoded, and was forwarded to home."""
         try:
             return kind.FromString(request)
         except DecodeError:
-            self._home.forward(call, request)
+            self._home.forward(call)
             return None
 
     def _unread_txn(self, call: Call, request: bytes, error: DecodeError) -> None:
         """etcd decodes deeper nested transactions than we do: with several clusters their keys could belong to any."""
         if self._scope.single:
-            self._home.forward(call, request)
+            self._home.forward(call)
         else:
             call.fail(RpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {error}"))
 
@@ -94,7 +94,7 @@ class KV:
             if decision.leases and cluster is not self._home:
                 call.run(self._copies.write(call, cluster, request, decision.leases))
             else:
-                cluster.forward(call, request)
+                cluster.forward(call)
         elif isinstance(decision, Refuse):
             call.fail(decision.status.error())
 

@@ -29,18 +29,18 @@ class Lease:
 
     def lease_grant(self, call: Call, request: bytes) -> None:
         """On the home cluster."""
-        self._home.forward(call, request)
+        self._home.forward(call)
 
     def lease_leases(self, call: Call, request: bytes) -> None:
         """Home's list: every lease is there."""
-        self._home.forward(call, request)
+        self._home.forward(call)
 
     def lease_revoke(self, call: Call, request: bytes) -> None:
         """At home, then every copy. A lease that only a copy was left of counts as revoked."""
         if self._others:
             call.run(self._revoke(call, request))
         else:
-            self._home.forward(call, request)
+            self._home.forward(call)
 
     async def _revoke(self, call: Call, request: bytes) -> bytes:
         reply, missing = b"", None
@@ -62,7 +62,7 @@ class Lease:
         if self._others:
             call.run(self._time_to_live(call, request))
         else:
-            self._home.forward(call, request)
+            self._home.forward(call)
 
     async def _time_to_live(self, call: Call, request: bytes) -> bytes:
         """A list of keys is complete or an error; without keys, home's answer does not need the others."""

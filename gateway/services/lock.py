@@ -24,7 +24,7 @@ class Lock:
         """Waits until the lock is had; its lease is made known to the owner first."""
         decoded = _decoded(pb.LockRequest, request)
         if decoded is None:
-            self._scope.home.forward(call, request)
+            self._scope.home.forward(call)
         else:
             forward_owned(self._scope, self._copies, call, request, decoded.name + b"/", decoded.lease)
 
@@ -32,7 +32,7 @@ class Lock:
         """By the key that `lock` gave."""
         decoded = _decoded(pb.UnlockRequest, request)
         if decoded is None:
-            self._scope.home.forward(call, request)
+            self._scope.home.forward(call)
         else:
             forward_owned(self._scope, self._copies, call, request, decoded.key, 0)
 

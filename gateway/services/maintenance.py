@@ -51,7 +51,7 @@ class Maintenance:
         try:
             action = pb.AlarmRequest.FromString(request).action
         except DecodeError:
-            self._scope.home.forward(call, request)
+            self._scope.home.forward(call)
             return
         if action == pb.AlarmRequest.ACTIVATE:
             to_one(self._scope, call, request)

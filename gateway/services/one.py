@@ -44,4 +44,4 @@ def to_one(scope: Scope, call: Call, request: bytes) -> None:
     except RpcError as error:
         call.fail(error)
     else:
-        cluster.forward(call, request)
+        cluster.forward(call)

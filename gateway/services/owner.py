@@ -11,6 +11,6 @@ def forward_owned(scope: Scope, copies: Copies, call: Call, request: bytes, key:
     """Forward to the key's cluster; a lease that lives at home gets a copy there."""
     cluster = scope.clusters[scope.routes.cluster_of(key)]
     if cluster is scope.home or not lease:
-        cluster.forward(call, request)
+        cluster.forward(call)
     else:
         call.run(copies.write(call, cluster, request, (lease,)))

@@ -36,6 +36,7 @@ class Caller(Protocol):
     method: Method
     metadata: Mapping[bytes, bytes]
     deadline: float | None
+    framed: bytes
     cluster: str
     on_cancel: Callable[[], None] | None
     on_writable: Callable[[], None] | None
@@ -90,10 +91,8 @@ class Relay:
     _passing = False
     _held = 0
 
-    def __init__(self, call: Caller, method: Method, message: bytes, retry: Callable[[Outgoing], None]) -> None:
+    def __init__(self, call: Caller, retry: Callable[[Outgoing], None]) -> None:
         self._call = call
-        self._method = method
-        self._message = message
         self._retry = retry
 
     def start(self, channel: Channel) -> None:
@@ -101,7 +100,7 @@ class Relay:
         if call.ended:
             return
         self._channel = channel
-        self._stream = channel.open(self, self._method, frame_message(self._message), True, call.metadata, call.deadline)
+        self._stream = channel.open(self, call.method, call.framed, True, call.metadata, call.deadline)
         call.on_cancel = self._cancel
 
     def refuse(self, error: RpcError) -> None:
@@ -112,16 +111,16 @@ class Relay:
             code, text = parse_status(headers)
             if code:
                 self._call.fail(RpcError(code, text))
-            elif self._passing or not self._reply:
-                self._call.end()
-            else:
+            elif self._reply and not self._passing:
                 self._call.reply_raw(self._reply)
+            else:
+                self._call.end()
         elif headers[0] != STATUS_OK:
             self._cancel()
             self._call.fail(RpcError(*parse_status(headers)))
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
-        if not self._passing and not self._reply and len(data) < SMALL and not self._method.server_streaming:
+        if not self._passing and not self._reply and len(data) < SMALL and not self._call.method.server_streaming:
             self._reply = data
         else:
             self._pass(stream, data)

@@ -48,7 +48,7 @@ class Channel(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Ready, not on its way out, and below the peer's stream limit."""
-        return self._ready and not self._gone and self.conn.can_open
+        return self._ready and self.conn.can_open
 
     def open(
         self, owner: Owner, method: Method, data: bytes | None, end: bool, metadata: Mapping[bytes, bytes], deadline: float | None
@@ -106,6 +106,7 @@ class Channel(asyncio.Protocol):
         if self._gone:
             return
         self._gone = True
+        self._ready = False
         self.conn.lost(reason)
         self._watcher.on_lost(self, reason)
 

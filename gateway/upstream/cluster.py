@@ -64,11 +64,11 @@ class Cluster:
 
     # calls
 
-    def forward(self, call: Caller, message: bytes, method: Method | None = None) -> None:
+    def forward(self, call: Caller) -> None:
         """Relay: send the request's own bytes to an endpoint, pass the reply's bytes (any number of messages) and its status on to the
         client as they come. Honours the call's deadline, metadata and cancel. Without an endpoint: fails with Unavailable."""
         call.cluster = self.name
-        relay = Relay(call, method or call.method, message, self._again)
+        relay = Relay(call, self._again)
         channel = self._pick(False)
         if channel is not None:
             relay.start(channel)

@@ -26,7 +26,7 @@ class Connection:
 
     __slots__ = (
         "_decoder", "_going_away", "_guards", "_half_window", "_handler", "_keepalive", "_last_taken", "_limits", "_numbering", "_output",
-        "_peer_streams", "_reader", "_role", "_server", "_strikes", "_unreturned", "closing", "encoder", "streams",
+        "_peer_streams", "_reader", "_role", "_server", "_strikes", "_unreturned", "_usual_head", "closing", "encoder", "streams",
     )  # fmt: skip
 
     def __init__(self, role: Role, handler: Handler, limits: Limits, now: float) -> None:
@@ -47,6 +47,7 @@ class Connection:
         self._unreturned = 0
         self._going_away = False
         self._last_taken = 0
+        self._usual_head: Headers | None = None  # client role: a response head that was found good
         self._numbering = Numbering(self._server)
         self._reader = FrameReader(self, f.PREFACE if self._server else b"", self._guards, limits)
         self._put(greeting(role, limits))
@@ -94,11 +95,22 @@ class Connection:
         """Client role: HEADERS with this HPACK block, then data if not None, END_STREAM if end."""
         number = self._numbering.next()
         stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
+        output = self._output
         if data is None:
             stream.local_ended = end
-            self._output.headers(stream, block, end)
+            output.headers(stream, block, end)
+        elif (size := len(data)) <= output.budget and size <= stream.send_window and size <= output.frame_size >= len(block):
+            output.budget -= size  # the usual call: head and message in one
+            output.window -= size
+            stream.send_window -= size
+            stream.local_ended = end
+            name = number.to_bytes(4, "big")
+            output.chunks.append(b"".join((
+                len(block).to_bytes(3, "big"), b"\x01\x04", name, block,
+                size.to_bytes(3, "big"), b"\x00\x01" if end else b"\x00\x00", name, data,
+            )))  # fmt: skip
         else:
-            self._output.headers(stream, block, False)
+            output.headers(stream, block, False)
             self.send_data(stream, data, end)
         return stream
 
@@ -331,7 +343,11 @@ class Connection:
         self._handler.on_stream(stream, headers, timeout, bool(end))
 
     def _more_headers(self, stream: Stream, headers: Headers, end: int) -> None:
-        """A response's headers, or trailers."""
+        """A response's headers, or trailers. Most heads are the very one that was checked before: the decoder remembers blocks."""
+        if headers is self._usual_head and not end and not stream.answered and not stream.remote_ended:
+            stream.answered = True
+            stream.owner.on_headers(stream, headers, False)
+            return
         if not self._server and not stream.answered and is_interim(headers, end):
             self._guards.nothing()
             return
@@ -339,6 +355,8 @@ class Connection:
         if code:
             self._stream_error(stream, code)
             return
+        if not (end or stream.answered or self._server):
+            self._usual_head = headers
         stream.answered = True
         if end:
             stream.remote_ended = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gateway.wire.frames import ENHANCE_YOUR_CALM, ProtocolError
 from gateway.wire.streams import Limits
 
-_IDLE_PING = 2 * 3600.0
 _MAX_STRIKES = 2
 
 
@@ -72,7 +71,7 @@ class Strikes:
 
     def ping(self, now: float, active: bool) -> None:
         """A PING came; `active`: streams are open. Raises ProtocolError."""
-        early = now - self._last < (self._limits.min_ping_interval if active else _IDLE_PING)
+        early = now - self._last < (self._limits.min_ping_interval if active else self._limits.min_idle_ping_interval)
         self._last = now
         if self._forgiven:
             self._forgiven = False

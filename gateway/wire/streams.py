@@ -47,7 +47,8 @@ class Limits:
     max_resets: int = 2_000  # streams per second that the peer may open and reset (CVE-2023-44487)
     max_nothings: int = 10_000  # frames per second that carry nothing: PING, SETTINGS, PRIORITY, empty DATA, unknown ones
     max_continuations: int = 64  # frames of one header block
-    min_ping_interval: float = 5.0  # between a client's pings, as etcd's --grpc-keepalive-min-time
+    min_ping_interval: float = 5.0  # between a client's pings while it has streams open, as etcd's --grpc-keepalive-min-time …
+    min_idle_ping_interval: float = 7200.0  # … and while it has none
     ping_interval: float = 30.0  # keepalive: PING after this silence (a client: only while streams are open) …
     ping_timeout: float = 20.0  # … and the connection is dead when nothing came for this long after it
     stall: float = 300.0  # a peer that takes nothing for so long while something waits is cut off
