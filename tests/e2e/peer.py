@@ -8,7 +8,7 @@ import grpc
 
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import METHODS
-from tests.etcd import post
+from tests.e2e.operations import PATHS
 
 SECONDS = 20.0
 
@@ -49,18 +49,21 @@ class Peer:
         """The current one."""
         return int(self.range(b"nothing").header.revision)
 
-    def range(self, key: bytes, end: bytes = b"") -> Any:
-        """All keys of a range."""
-        code, text, replies = self.ask("/etcdserverpb.KV/Range", pb.RangeRequest(key=key, range_end=end).SerializeToString())
-        assert code == 0, text
+    def must(self, request: Any) -> Any:
+        """The reply to a request of operations.PATHS that has to succeed."""
+        code, text, replies = self.ask(PATHS[type(request)], request.SerializeToString())
+        assert code == 0, f"{self.address}: {text}"
         return replies[0]
 
+    def reset(self) -> None:
+        """Remove all keys and leases; the revision goes on."""
+        for lease in self.must(pb.LeaseLeasesRequest()).leases:
+            self.must(pb.LeaseRevokeRequest(ID=lease.ID))
+        self.must(pb.DeleteRangeRequest(key=b"\0", range_end=b"\0"))
 
-def reset(address: str) -> None:
-    """Remove all keys and leases; the revision goes on."""
-    for lease in post(address, "/v3/lease/leases").get("leases", []):
-        post(address, "/v3/lease/revoke", ID=lease["ID"])
-    assert "header" in post(address, "/v3/kv/deleterange", key="AA==", range_end="AA==")
+    def range(self, key: bytes, end: bytes = b"") -> Any:
+        """All keys of a range."""
+        return self.must(pb.RangeRequest(key=key, range_end=end))
 
 
 def comparable(answer: Answer) -> tuple[int, str, list[bytes]]:

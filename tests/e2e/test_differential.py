@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.operations import KEYS, Op, Requests, odd
-from tests.e2e.peer import Peer, comparable, reset
+from tests.e2e.peer import Peer, comparable
 from tests.etcd import BINARIES, cluster
 from tests.gateway_process import GatewayProcess, gateway
 
@@ -29,8 +29,8 @@ class Pair:
 
     def reset(self) -> None:
         """Both without keys and leases."""
-        reset(self.direct.address)
-        reset(self.through.address)
+        self.direct.reset()
+        self.through.reset()
 
     def check(self, operation: Op) -> None:
         """Both answer alike."""

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.etcdpb import rpc_pb2 as pb
 from tests.e2e.operations import PATHS, Op, Requests, op, weighted
-from tests.e2e.peer import Answer, Peer, comparable, reset
+from tests.e2e.peer import Answer, Peer, comparable
 from tests.e2e.test_differential import EXAMPLES
-from tests.etcd import EtcdCluster, cluster
+from tests.etcd import cluster
 from tests.gateway_process import gateway
 
 KEYS = (b"/a", b"/a/1", b"/a/2", b"/a/2/x", b"/a0", b"/ab", b"/b", b"/b/1", b"/b/2", b"/c", b"m", b"\0", b"\xff")
@@ -57,11 +57,11 @@ class Site:
     through: Peer
     alone: dict[str, Peer]
     model: Peer
-    clusters: list[EtcdCluster]
+    behind: list[Peer]
 
     def reset(self) -> None:
-        for each in self.clusters:
-            reset(each.address)
+        for peer in (*self.behind, *self.alone.values(), self.model):
+            peer.reset()
         for operation in REQUESTS.preset():
             self.check(operation)
 
@@ -95,13 +95,9 @@ class Site:
         request = operation.request
         if isinstance(request, pb.TxnRequest):
             for ops in done(request, reply):
-                self.must(ops)
+                self.model.must(ops)
         else:
-            self.must(request)
-
-    def must(self, request: Any) -> None:
-        code, text, _ = self.model.ask(PATHS[type(request)], request.SerializeToString())
-        assert code == 0, text
+            self.model.must(request)
 
     def across(self, request: Any) -> None:
         """As if one etcd had all keys, but for revisions, which can't be compared."""
@@ -162,8 +158,9 @@ def site() -> Iterator[Site]:
         others = [stack.enter_context(cluster()) for _ in (*NAMES, "all")]
         urls = {name: each.urls for name, each in behind.items()}
         process = stack.enter_context(gateway(urls, {"/a/": "one", "/b/": "two"}))
-        through, *alone, model = (stack.enter_context(Peer(address)) for address in (process.address, *(each.address for each in others)))
-        yield Site(through, dict(zip(NAMES, alone, strict=True)), model, [*behind.values(), *others])
+        through = stack.enter_context(Peer(process.address))
+        peers = [stack.enter_context(Peer(each.address)) for each in (*behind.values(), *others)]
+        yield Site(through, dict(zip(NAMES, peers[3:6], strict=True)), peers[6], peers[:3])
 
 
 def operations() -> st.SearchStrategy[Op]:

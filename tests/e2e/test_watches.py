@@ -19,7 +19,7 @@ from gateway.core.keyrange import bounds
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
 from tests.e2e.operations import KEYS, NOW, PATHS, Op, Requests, op, resolved, weighted
-from tests.e2e.peer import Peer, reset
+from tests.e2e.peer import Peer
 from tests.etcd import BINARIES, cluster
 from tests.gateway_process import gateway
 
@@ -41,6 +41,8 @@ class Stream:
         self.canceled: dict[int, Any] = {}
         self.progress: list[Any] = []
         self.events: dict[int, list[Any]] = defaultdict(list)
+        self.shapes: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+        """Of each response with events: how many, and whether more of it follows."""
 
     def _read(self) -> None:
         try:
@@ -76,10 +78,10 @@ class Stream:
         if reply.created:
             self.created.append(reply)
         elif reply.canceled:
-            assert reply.watch_id not in self.canceled
             self.canceled[reply.watch_id] = reply
         elif reply.events:
             self.events[reply.watch_id].extend(reply.events)
+            self.shapes[reply.watch_id].append((len(reply.events), reply.fragment))
         else:
             self.progress.append(reply)
 
@@ -186,8 +188,9 @@ class Follower:
         return [(each.watch_id, each.canceled, each.cancel_reason, each.compact_revision) for each in replies]
 
     def canceled_replies(self) -> dict[int, Any]:
-        """By watch."""
-        return {watch: (reply.compact_revision, reply.cancel_reason) for watch, reply in self.stream.canceled.items()}
+        """By watch. One that the client cancelled may have been cancelled before: a start that is compacted is found out later."""
+        replies = self.stream.canceled.items()
+        return {watch: watch in self.given_up or (reply.compact_revision, reply.cancel_reason) for watch, reply in replies}
 
     def events(self) -> list[str]:
         """Line by line, by watch; of a cancelled one, who knows how far it came."""
@@ -236,7 +239,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @given(plans(Requests(KEYS)))
 def test_random_watches(pair: Pair, plan: Plan) -> None:
     for peer in (pair.direct, pair.behind):
-        reset(peer.address)
+        peer.reset()
     for operation in plan.before:
         pair.write(operation)
     now = pair.direct.revision()
@@ -255,6 +258,36 @@ def test_random_watches(pair: Pair, plan: Plan) -> None:
     assert got.created_replies() == want.created_replies()
     assert got.canceled_replies() == want.canceled_replies()
     assert got.events() == want.events()
+
+
+def test_fragments(pair: Pair) -> None:
+    """A response that is too large for one message comes in parts, to a client that asked for it."""
+    for peer in (pair.direct, pair.behind):
+        peer.reset()
+    start = pair.direct.revision() + 1
+    for number in range(4):
+        pair.write(op(pb.PutRequest(key=b"a", value=b"%d" % number * 1_000_000)))
+    followers = [Follower(peer, KEYS) for peer in (pair.direct, pair.through)]
+    for follower in followers:
+        follower.create([pb.WatchCreateRequest(key=b"a", start_revision=start, fragment=fragment) for fragment in (True, False, True)])
+        follower.stream.wait("all", lambda stream: len(stream.events) == 3 and all(len(events) == 4 for events in stream.events.values()))
+        follower.stream.close()
+    assert followers[1].stream.shapes == followers[0].stream.shapes
+    assert any(len(shape) > 1 for shape in followers[0].stream.shapes.values())
+    assert followers[1].events() == followers[0].events()
+
+
+def test_progress(pair: Pair) -> None:
+    """The answer to a progress request comes after all events up to its revision."""
+    for peer in (pair.direct, pair.through):
+        follower = Follower(peer, KEYS)
+        follower.create([pb.WatchCreateRequest(key=b"a"), pb.WatchCreateRequest(key=b"b")])
+        pair.write(op(pb.PutRequest(key=b"a")))
+        follower.stream.wait("event", lambda stream: len(stream.events) == 1)
+        follower.stream.send(progress_request=pb.WatchProgressRequest())
+        follower.stream.wait("progress", lambda stream: len(stream.progress) > 0)
+        assert [(each.watch_id, each.header.revision) for each in follower.stream.progress] == [(-1, pair.direct.revision())]
+        follower.stream.close()
 
 
 def grouped(steps: list[Any], now: int) -> Iterator[Any]:
