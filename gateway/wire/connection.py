@@ -379,7 +379,7 @@ class Connection:
     def on_settings(self, settings: list[tuple[int, int]]) -> None:
         for name, value in settings:
             if name == f.HEADER_TABLE_SIZE:
-                self.encoder.resize(value)
+                self._output.announce(self.encoder.resize(value))
         latest = dict(settings)
         if f.INITIAL_WINDOW_SIZE in latest:
             self._guards.nothing(len(self.streams) // 16)  # it costs a look at each

@@ -212,24 +212,21 @@ class Encoder:
         self._table: list[Pair] = []  # the newest last
         self._size = 0
         self._max_size = DEFAULT_TABLE
-        self._update: int | None = None
 
-    def resize(self, size: int) -> None:
-        """The peer's SETTINGS_HEADER_TABLE_SIZE. A smaller table is begun anew; a larger one is not needed."""
-        if size < self._max_size:
-            self._max_size = size
-            self._update = size
-            self._table.clear()
-            self._size = 0
-            self.generation += 1
+    def resize(self, size: int) -> bytes:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE. A smaller table is begun anew, and the next block sent, whatever is in it, has to begin
+        with the bytes returned (section 4.2); a larger one is not needed."""
+        if size >= self._max_size:
+            return b""
+        self._max_size = size
+        self._table.clear()
+        self._size = 0
+        self.generation += 1
+        return integer(size, 0x1F, 0x20)
 
     def encode(self, pairs: Headers) -> bytes:
         """The block; fields that are new and fit are inserted into the table."""
-        return self._size_update() + b"".join([self._field(pair) for pair in pairs])
-
-    def _size_update(self) -> bytes:
-        size, self._update = self._update, None
-        return b"" if size is None else integer(size, 0x1F, 0x20)
+        return b"".join([self._field(pair) for pair in pairs])
 
     def _field(self, pair: Pair) -> bytes:
         if pair in _STATIC_PAIRS:

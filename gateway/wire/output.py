@@ -12,20 +12,24 @@ from collections.abc import Callable, Iterable, Mapping
 from gateway.wire import frames as f
 from gateway.wire.streams import Limits, Stream
 
+_COPIED = 2048
+"""Bytes up to which one chunk more costs more than the copy that it saves."""
+
 
 class Output:
     """`chunks`: what `take` joins. `budget`: bytes of DATA that may go out at once, without a look at anything but the stream's own
-    window and the frame size. `queued`: bytes that wait in streams. `spent`: the last `take` had DATA. `ended` is called when a stream's
+    window and the frame size; below 0 none may, not even an empty one. `queued`: bytes that wait in streams. `spent`: the last `take` had DATA. `ended` is called when a stream's
     END_STREAM went into `chunks`."""
 
     __slots__ = (
-        "_ended", "_granted", "_limits", "_ready", "budget", "chunks", "frame_size", "paused", "queued", "spent", "stalled_since",
+        "_announcement", "_ended", "_granted", "_limits", "_ready", "budget", "chunks", "frame_size", "paused", "queued", "spent", "stalled_since",
         "stream_window", "window",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, ended: Callable[[Stream], None]) -> None:
         self._limits = limits
         self._ended = ended
+        self._announcement = b""  # HPACK's table size update, which begins the next header block
         self._ready: dict[int, Stream] = {}
         self.chunks: list[bytes | memoryview] = []
         self.window = f.DEFAULT_WINDOW
@@ -59,7 +63,14 @@ class Output:
             left -= self._pump(next(iter(self._ready.values())), left)
 
     def _renew(self) -> None:
-        self.budget = self._granted = 0 if self.paused else min(self.window, self._limits.slice)
+        shut = self.paused or self._announcement
+        self.budget = self._granted = -1 if shut else min(self.window, self._limits.slice)
+
+    def announce(self, update: bytes) -> None:
+        """What the next header block has to begin with; until then there is no short way for anybody."""
+        if update:
+            self._announcement = update
+            self._renew()
 
     def pause(self) -> None:
         """Put out no DATA until `resume`."""
@@ -79,14 +90,16 @@ class Output:
             self.budget -= size
             self.window -= size
             stream.send_window -= size
-            self.chunks.append(
-                size.to_bytes(3, "big") + (b"\x00\x01" if end else b"\x00\x00") + stream.id.to_bytes(4, "big") + data
-            )
+            head = size.to_bytes(3, "big") + (b"\x00\x01" if end else b"\x00\x00") + stream.id.to_bytes(4, "big")
+            if size > _COPIED:
+                self.chunks += (head, data)
+            else:
+                self.chunks.append(head + data)
             if end:
                 self._ended(stream)
             return
         if end:
-            stream.tail = f.frame(f.DATA, f.END_STREAM, stream.id, b"")
+            stream.tail = b""
         if data:
             self._enqueue(stream, data)
         if end and not stream.queued:
@@ -94,11 +107,14 @@ class Output:
 
     def headers(self, stream: Stream, block: bytes, end: bool) -> None:
         """HEADERS, behind what is queued."""
-        data = f.header_frames(stream.id, block, end, self.frame_size)
         if stream.queued:
-            stream.tail = data
+            stream.tail = block
             return
-        self.chunks.append(data)
+        if self._announcement:
+            block = self._announcement + block
+            self._announcement = b""
+            self._renew()
+        self.chunks.append(f.header_frames(stream.id, block, end, self.frame_size))
         if end:
             self._ended(stream)
 
@@ -156,10 +172,13 @@ class Output:
         return size
 
     def _finish(self, stream: Stream) -> None:
+        """The queue is empty: how the stream ends, if that is said already."""
         stream.queue = None
-        if stream.tail is not None:
-            self.chunks.append(stream.tail)
-            stream.tail = None
+        tail, stream.tail = stream.tail, None
+        if tail:
+            self.headers(stream, tail, True)
+        elif tail is not None:
+            self.chunks.append(f.frame(f.DATA, f.END_STREAM, stream.id, b""))
             self._ended(stream)
 
     def forget(self, stream: Stream) -> None:

@@ -69,14 +69,28 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """All that came from the peer, in any split. Raises ProtocolError, after which the reader is of no use."""
-        buffer = self._rest + data if self._rest else data
-        at = self._frames(buffer)
-        self._rest = buffer[at:] if at < len(buffer) else b""
-
-    def _frames(self, buffer: bytes) -> int:
-        """Hands on the whole frames in the buffer; the place of the first byte that was not used."""
-        size = len(buffer)
         at = 0
+        if self._rest:
+            at = self._missing(len(data))
+            if at:  # finish the frame that was begun, without a copy of all that comes after it
+                self._frames(self._rest + data[:at], 0)
+                self._rest = b""
+            else:
+                data = self._rest + data
+        at = self._frames(data, at)
+        self._rest = data[at:] if at < len(data) else b""
+
+    def _missing(self, size: int) -> int:
+        """How many bytes the frame that was begun lacks, if its head is there and no more than `size` are missing; else 0."""
+        rest = self._rest
+        if self._opening or len(rest) < 9:
+            return 0
+        missing = 9 + int.from_bytes(rest[:3], "big") - len(rest)
+        return missing if missing <= size else 0
+
+    def _frames(self, buffer: bytes, at: int) -> int:
+        """Hands on the whole frames from a place in the buffer on; the place of the first byte that was not used."""
+        size = len(buffer)
         if self._opening:
             at = self._read_opening(buffer)
             if self._opening:

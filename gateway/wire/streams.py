@@ -112,7 +112,7 @@ class Stream:
         self.queue: deque[bytes] | None = None  # never empty
         self.offset = 0  # bytes of the queue's first piece that are out
         self.queued = 0
-        self.tail: bytes | None = None  # the HEADERS frame (or empty DATA) that ends the stream once the queue is empty
+        self.tail: bytes | None = None  # ends the stream once the queue is empty: trailers, or b"" for an empty DATA frame
         self.writable = True
         self.local_ended = False  # the application said all; it may still be queued
         self.remote_ended = False
