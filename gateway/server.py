@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from gateway import logs
+from gateway import logs, memory
 from gateway.config import Config, Listener
 from gateway.listeners import admin
 from gateway.listeners.call import GrpcCall
@@ -79,10 +79,11 @@ class Gateway:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        ticker = loop.create_task(self._tick())
+        tasks = [loop.create_task(self._tick()), loop.create_task(memory.trim())]
         await stop.wait()
         await self.stop()
-        ticker.cancel()
+        for task in tasks:
+            task.cancel()
 
     async def stop(self) -> None:
         """GOAWAY to every client, let running calls finish, close."""

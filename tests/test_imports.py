@@ -21,9 +21,12 @@ MAY_IMPORT = {
     "listeners": {"services", "upstream", "core", "wire", "etcdpb", "metrics", "logs"},
     "metrics": {"core", "etcdpb"},
     "logs": set(),
+    "memory": set(),
     "config": {"core"},
     "observe": {"listeners", "services", "upstream", "core", "etcdpb", "metrics", "logs"},
-    "server": {"config", "observe", "metrics", "logs", "discovery", "listeners", "services", "upstream", "core", "wire", "etcdpb"},
+    "server": {
+        "config", "memory", "observe", "metrics", "logs", "discovery", "listeners", "services", "upstream", "core", "wire", "etcdpb",
+    },
     "tour": {"config", "core"},
     "demo": {"config", "tour"},
     "cli": {"config", "core", "demo", "server"},
