@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 from gateway.core.errors import INVALID_SORT, Code, Status
@@ -44,15 +45,21 @@ class Refuse:
 Decision = Forward | Scatter | Refuse
 
 
+@cache
+def forward(cluster: str) -> Forward:
+    """The one for this cluster, without leases: most requests are decided so, and there are few clusters."""
+    return Forward(cluster)
+
+
 def plan_range(routes: Routes, request: pb.RangeRequest) -> Decision:
     """Over several clusters only at revision 0: a revision belongs to one cluster."""
     if request.sort_target not in SORT_TARGETS and request.key:
         return Refuse(INVALID_SORT)
     if not request.range_end:
-        return Forward(routes.cluster_of(request.key))
+        return forward(routes.cluster_of(request.key))
     spans = routes.spans(request.key, request.range_end)
     if len(spans) == 1 or not request.key:
-        return Forward(spans[0].cluster)
+        return forward(spans[0].cluster)
     if request.revision > 0:
         return Refuse(_several("range at a revision", [(request.key, request.range_end)], routes, "read each cluster's keys apart"))
     return Scatter(tuple(_by_cluster(spans)))
@@ -70,7 +77,7 @@ def plan_range_stream(routes: Routes, request: pb.RangeRequest) -> Decision:
     """One cluster, or the code that makes kube-apiserver use `range` instead."""
     spans = routes.spans(request.key, request.range_end)
     if len(spans) == 1 or not request.key:
-        return Forward(spans[0].cluster)
+        return forward(spans[0].cluster)
     text = _several("range_stream", [(request.key, request.range_end)], routes, "use range").text
     return Refuse(Status(Code.UNIMPLEMENTED, text))
 
@@ -79,13 +86,14 @@ def plan_delete(routes: Routes, request: pb.DeleteRangeRequest) -> Decision:
     """One cluster or refused: a deletion over several would not be atomic."""
     spans = routes.spans(request.key, request.range_end)
     if len(spans) == 1 or not request.key:
-        return Forward(spans[0].cluster)
+        return forward(spans[0].cluster)
     return Refuse(_several("delete_range", [(request.key, request.range_end)], routes, "delete each cluster's keys apart"))
 
 
 def plan_put(routes: Routes, request: pb.PutRequest) -> Forward:
     """To the key's cluster."""
-    return Forward(routes.cluster_of(request.key), (request.lease,) if request.lease else ())
+    cluster = routes.cluster_of(request.key)
+    return Forward(cluster, (request.lease,)) if request.lease else forward(cluster)
 
 
 def plan_txn(routes: Routes, request: pb.TxnRequest, home: str) -> Decision:

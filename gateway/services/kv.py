@@ -22,11 +22,22 @@ TXN = method("kv", "txn")
 Request = TypeVar("Request", bound=Message)
 
 
+class OneCluster:
+    """KV where there is one cluster only: nothing is to be decided, so nothing is decoded."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._home = scope.home
+
+    def _forward(self, call: Call, request: bytes) -> None:
+        self._home.forward(call)
+
+    range = range_stream = put = delete_range = txn = compact = _forward
+
+
 class KV:
     """Requests that can't be decoded are forwarded to home: etcd says what is wrong with them."""
 
     def __init__(self, scope: Scope, copies: Copies) -> None:
-        self._scope = scope
         self._routes = scope.routes
         self._clusters = scope.clusters
         self._home = scope.home
@@ -64,8 +75,8 @@ class KV:
         """To one cluster, or refused."""
         try:
             decoded = pb.TxnRequest.FromString(request)
-        except DecodeError as error:
-            self._unread_txn(call, request, error)
+        except DecodeError as error:  # etcd decodes deeper nested transactions than we do: their keys could belong to any cluster
+            call.fail(RpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {error}"))
         else:
             self._follow(call, request, plan_txn(self._routes, decoded, self._home.name))
 
@@ -80,13 +91,6 @@ class KV:
         except DecodeError:
             self._home.forward(call)
             return None
-
-    def _unread_txn(self, call: Call, request: bytes, error: DecodeError) -> None:
-        """etcd decodes deeper nested transactions than we do: with several clusters their keys could belong to any."""
-        if self._scope.single:
-            self._home.forward(call)
-        else:
-            call.fail(RpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {error}"))
 
     def _follow(self, call: Call, request: bytes, decision: Decision) -> None:
         if isinstance(decision, Forward):
