@@ -291,22 +291,7 @@ def split_address(address: str) -> tuple[str, int]:
 def run(config: Config) -> int:
     """Run the gateway until it is told to stop; the process's exit status."""
     logs.setup(config.log.level, config.log.format)
-    problem = unserved(config)
-    if problem:
-        logs.logger("server").error("start_failed", reason=problem)
-        return 1
     return uvloop.run(_main(config))
-
-
-def unserved(config: Config) -> str:
-    """What the configuration asks for and this version does not serve; "" for nothing."""
-    for listener in config.listeners:
-        if listener.tls or listener.address.startswith("unix:"):
-            return f"listener {listener.name}: TLS and unix sockets are not served by this version; use a plain address"
-    for cluster in config.clusters:
-        if cluster.tls or cluster.discovery or any(url.startswith("https:") for url in cluster.endpoints):
-            return f"cluster {cluster.name}: TLS and discovery are not served by this version; list http:// endpoints"
-    return ""
 
 
 async def _main(config: Config) -> int:
