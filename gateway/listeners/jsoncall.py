@@ -32,9 +32,27 @@ class JsonCall:
     """Implements gateway.services.call.Call. A call that has not ended when its HTTP request does is cancelled."""
 
     __slots__ = (
-        "_error", "_messages", "_news", "_paused", "_queued", "_reader", "_recorder", "_started", "_task", "_timer",
-        "bytes_in", "bytes_out", "cluster", "deadline", "ended", "metadata", "method", "on_cancel", "on_writable",
-        "framed", "session",
+        "_error",
+        "_messages",
+        "_news",
+        "_paused",
+        "_queued",
+        "_reader",
+        "_recorder",
+        "_started",
+        "_task",
+        "_timer",
+        "bytes_in",
+        "bytes_out",
+        "cluster",
+        "deadline",
+        "ended",
+        "framed",
+        "metadata",
+        "method",
+        "on_cancel",
+        "on_writable",
+        "session",
     )  # fmt: skip
 
     def __init__(

@@ -82,8 +82,8 @@ def no_trailers() -> RpcError:
 
 
 class Relay:
-    """A client's request, forwarded as the bytes it came in; reply bytes go on as they come. A small unary reply waits for its status, so that
-    all of it is written at once."""
+    """A client's request, forwarded as the bytes it came in; reply bytes go on as they come. A small unary reply waits for its status, so
+    that all of it is written at once."""
 
     _channel: Channel
     _stream: Stream | None = None

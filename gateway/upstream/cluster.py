@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -44,6 +45,7 @@ class Cluster:
         self.name = name
         self._report = report
         self._parked: deque[tuple[Outgoing, bool]] = deque()
+        self._settled = asyncio.Event()
         self.failures: dict[str, int] = dict.fromkeys(urls, 0)
         self.endpoints = [Endpoint(url, self._changed, self._unpark) for url in urls]
 
@@ -54,12 +56,9 @@ class Cluster:
 
     async def settled(self, seconds: float) -> bool:
         """Wait until an endpoint is connected or all have failed once; whether one is connected."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not self.available and any(e.calls.state is LinkState.CONNECTING for e in self.endpoints):
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            pass
+                await self._settled.wait()
         return self.available
 
     # calls
@@ -139,6 +138,8 @@ class Cluster:
             self.failures[endpoint.url] += 1
         if link is endpoint.calls:
             self._report(self.name, endpoint.url, link.state, error)
+        if self.available or all(each.calls.state is LinkState.FAILING for each in self.endpoints):
+            self._settled.set()
         if self._parked:
             self._unpark()
 

@@ -18,12 +18,12 @@ _COPIED = 2048
 
 class Output:
     """`chunks`: what `take` joins. `budget`: bytes of DATA that may go out at once, without a look at anything but the stream's own
-    window and the frame size; below 0 none may, not even an empty one. `queued`: bytes that wait in streams. `spent`: the last `take` had DATA. `ended` is called when a stream's
-    END_STREAM went into `chunks`."""
+    window and the frame size; below 0 none may, not even an empty one. `queued`: bytes that wait in streams. `spent`: the last `take`
+    had DATA. `ended` is called when a stream's END_STREAM went into `chunks`."""
 
     __slots__ = (
-        "_announcement", "_ended", "_granted", "_limits", "_ready", "budget", "chunks", "frame_size", "paused", "queued", "spent", "stalled_since",
-        "stream_window", "window",
+        "_announcement", "_ended", "_granted", "_limits", "_ready", "budget", "chunks", "frame_size", "paused", "queued", "spent",
+        "stalled_since", "stream_window", "window",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, ended: Callable[[Stream], None]) -> None:
