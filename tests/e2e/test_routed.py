@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.keyrange import bounds
 from gateway.etcdpb import rpc_pb2 as pb
-from tests.e2e.operations import PATHS, Op, Requests, op, weighted
+from tests.e2e.operations import NOW, PATHS, Op, Requests, op, resolved, weighted
 from tests.e2e.peer import Answer, Peer, comparable
 from tests.e2e.test_differential import EXAMPLES
+from tests.e2e.watching import NODELETE, NOPUT, Stream, creates, told
 from tests.etcd import cluster
 from tests.gateway_process import gateway
 
@@ -160,7 +162,10 @@ def site() -> Iterator[Site]:
         process = stack.enter_context(gateway(urls, {"/a/": "one", "/b/": "two"}))
         through = stack.enter_context(Peer(process.address))
         peers = [stack.enter_context(Peer(each.address)) for each in (*behind.values(), *others)]
-        yield Site(through, dict(zip(NAMES, peers[3:6], strict=True)), peers[6], peers[:3])
+        site = Site(through, dict(zip(NAMES, peers[3:6], strict=True)), peers[6], peers[:3])
+        for key in (b"m", b"/a/1", b"/b/1") * 20:  # so that no watch starts at a negative revision
+            site.check(op(pb.PutRequest(key=key)))
+        yield site
 
 
 def operations() -> st.SearchStrategy[Op]:
@@ -171,9 +176,131 @@ def operations() -> st.SearchStrategy[Op]:
     return weighted(*kinds, *((2, each) for each in anywhere)).map(op)
 
 
+def writes() -> st.SearchStrategy[Op]:
+    """Those that change keys, of one cluster each."""
+    near = [Requests([key for key in KEYS if owner(key) == name], ORDERS) for name in NAMES]
+    return st.one_of(*(each.writes() for each in near))
+
+
 @settings(max_examples=EXAMPLES)
 @given(st.lists(operations(), min_size=5, max_size=30))
 def test_random_requests(site: Site, operations: list[Op]) -> None:
     site.reset()
     for operation in operations:
         site.check(operation)
+
+
+Watched = tuple[Any, Stream, int]
+"""A watch of the gateway's stream: its request, the reference's stream, its id there."""
+
+
+class Watching:
+    """A stream at the gateway, and one at each etcd that knows what it should say."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.through = Stream(site.through)
+        self.references = {name: Stream(peer) for name, peer in (*site.alone.items(), ("", site.model))}
+        self.watches: dict[int, Watched] = {}
+
+    def create(self, request: Any) -> None:
+        """From now where it is over several clusters: at a revision it is refused."""
+        names = owners(request.key or b"\0", request.range_end)
+        if len(names) == 1:
+            name = names.pop()
+            request = resolved(request, self.site.alone[name].revision())
+            self.compare(request, self.references[name])
+        elif request.start_revision:
+            reply = created(self.through, request)
+            assert (reply.watch_id, reply.canceled) == (-1, True) and reply.cancel_reason.startswith("shardgate: a watch over several")
+        else:
+            self.compare(request, self.references[""])
+
+    def compare(self, request: Any, reference: Stream) -> None:
+        got, want = created(self.through, request), created(reference, request)
+        assert (got.canceled, got.cancel_reason) == (want.canceled, want.cancel_reason)
+        if not got.canceled:
+            self.watches[got.watch_id] = request, reference, want.watch_id
+
+    def finish(self) -> None:
+        """Wait for the last events that `finals` makes, everywhere."""
+        for watch, (request, reference, number) in self.watches.items():
+            for stream, each in ((reference, number), (self.through, watch)):
+                what = f"watch {each}: {told(request)}"
+                stream.wait(what, lambda stream, request=request, each=each: finished(request, stream, each))
+        for stream in (self.through, *self.references.values()):
+            stream.rest(0.02)
+            stream.close()
+
+    def check(self) -> None:
+        """The events of each watch, in the order of each cluster."""
+        for watch, (request, reference, number) in self.watches.items():
+            got, want = self.through.events[watch], reference.events[number]
+            if reference is self.references[""]:
+                assert by_owner(got) == by_owner(want), request
+            else:
+                assert list(map(told, got)) == list(map(told, want)), request
+            assert self.through.canceled.keys() <= self.watches.keys()
+
+
+def created(stream: Stream, request: Any) -> Any:
+    count = len(stream.created)
+    stream.send(create_request=request)
+    stream.wait(f"created: {told(request)}", lambda stream: len(stream.created) > count)
+    return stream.created[-1]
+
+
+def by_owner(events: list[Any]) -> dict[str, list[Any]]:
+    """Without revisions: each cluster counts its own."""
+    found: dict[str, list[Any]] = {name: [] for name in NAMES}
+    for event in events:
+        kv = event.kv
+        found[owner(kv.key)].append((event.type, kv.key, kv.value, kv.version, kv.lease, event.prev_kv.value, event.prev_kv.version))
+    return found
+
+
+def finals() -> Iterator[Op]:
+    """Every key is put and deleted at last."""
+    for key in KEYS:
+        yield op(pb.PutRequest(key=key, value=b"end"))
+        yield op(pb.DeleteRangeRequest(key=key))
+
+
+def finished(request: Any, stream: Stream, watch: int) -> bool:
+    """All that it will get has come. One that starts at what is compacted is cancelled instead."""
+    if watch in stream.canceled or {NOPUT, NODELETE} <= set(request.filters):
+        return True
+    low, high = bounds(request.key or b"\0", request.range_end)
+    awaited = {key for key in KEYS if low <= key and (high is None or key < high)}
+    deletes = NODELETE not in request.filters
+    seen = {event.kv.key for event in stream.events[watch] if (event.prev_kv if deletes else event.kv).value == b"end"}
+    return awaited <= seen
+
+
+def watches() -> st.SearchStrategy[Any]:
+    """In one cluster or over several, from now or the past. `prev_kv` tells the last deletion from others."""
+    near = [Requests([key for key in KEYS if owner(key) == name]) for name in NAMES]
+    anywhere = creates(REQUESTS, usual_start=40)
+    return st.one_of(*map(creates, near), anywhere, anywhere).map(_tame)
+
+
+def _tame(request: Any) -> Any:
+    request.prev_kv, request.watch_id = True, 0
+    if request.start_revision >= NOW:  # later than the last write
+        request.start_revision = NOW
+    return request
+
+
+@settings(max_examples=EXAMPLES // 2)
+@given(st.lists(writes(), max_size=10), st.lists(watches(), min_size=1, max_size=8), st.lists(writes(), max_size=10))
+def test_random_watches(site: Site, before: list[Op], requests: list[Any], after: list[Op]) -> None:
+    site.reset()
+    for operation in before:
+        site.check(operation)
+    watching = Watching(site)
+    for request in requests:
+        watching.create(request)
+    for operation in (*after, *finals()):
+        site.check(operation)
+    watching.finish()
+    watching.check()

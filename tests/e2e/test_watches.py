@@ -3,91 +3,23 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.keyrange import bounds
 from gateway.etcdpb import rpc_pb2 as pb
-from gateway.etcdpb.methods import method
 from tests.e2e.operations import KEYS, NOW, PATHS, Op, Requests, op, resolved, weighted
 from tests.e2e.peer import Peer
+from tests.e2e.watching import NODELETE, NOPUT, Stream, creates, told
 from tests.etcd import BINARIES, cluster
 from tests.gateway_process import gateway
 
 EXAMPLES = int(os.environ.get("SHARDGATE_EXAMPLES", "20"))
-WATCH = method("watch", "watch").path.decode()
-SECONDS = 10.0
-NOPUT, NODELETE = pb.WatchCreateRequest.NOPUT, pb.WatchCreateRequest.NODELETE
-
-
-class Stream:
-    """A watch stream, read to the point that a test waits for."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._call = peer.channel.stream_stream(WATCH)(iter(self._requests.get, None))
-        threading.Thread(target=self._read, daemon=True).start()
-        self.created: list[Any] = []
-        self.canceled: dict[int, Any] = {}
-        self.progress: list[Any] = []
-        self.events: dict[int, list[Any]] = defaultdict(list)
-        self.shapes: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-        """Of each response with events: how many, and whether more of it follows."""
-
-    def _read(self) -> None:
-        try:
-            for data in self._call:
-                self._replies.put(pb.WatchResponse.FromString(data))
-        except grpc.RpcError as error:
-            self._replies.put(error)
-
-    def send(self, **request: Any) -> None:
-        self._requests.put(pb.WatchRequest(**request).SerializeToString())
-
-    def wait(self, what: str, condition: Callable[[Stream], bool]) -> None:
-        """Read on until it holds. Raises TimeoutError after SECONDS without a message, the stream's error if it ends."""
-        while not condition(self):
-            try:
-                reply = self._replies.get(timeout=SECONDS)
-            except queue.Empty:
-                events = "; ".join(f"{watch}: {told(event)}" for watch, events in self.events.items() for event in events[-3:])
-                raise TimeoutError(f"{what}; canceled {list(self.canceled)}, events {events}") from None
-            if isinstance(reply, Exception):
-                raise reply
-            self._sort_in(reply)
-
-    def rest(self, seconds: float) -> None:
-        """What still comes."""
-        try:
-            while True:
-                self._sort_in(self._replies.get(timeout=seconds))
-        except queue.Empty:
-            pass
-
-    def _sort_in(self, reply: Any) -> None:
-        if reply.created:
-            self.created.append(reply)
-        elif reply.canceled:
-            self.canceled[reply.watch_id] = reply
-        elif reply.events:
-            self.events[reply.watch_id].extend(reply.events)
-            self.shapes[reply.watch_id].append((len(reply.events), reply.fragment))
-        else:
-            self.progress.append(reply)
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self._call.cancel()
 
 
 @dataclass(frozen=True)
@@ -106,22 +38,11 @@ class Plan:
     after: list[Op] = field(default_factory=list)
 
 
-def creates(requests: Requests, usual_start: int = 3) -> st.SearchStrategy[Any]:
-    """Watches of every kind but those from a negative revision: etcd reads no history then, for no watch that catches up at that time."""
-    starts = weighted((usual_start, st.just(0)), (4, st.integers(NOW - 12, NOW + 1)), (1, st.sampled_from((1, NOW + 3, NOW + 5))))
-    return st.builds(
-        pb.WatchCreateRequest,
-        key=requests.any_key, range_end=requests.end, start_revision=starts, prev_kv=st.booleans(), fragment=st.booleans(),
-        filters=st.sampled_from(([], [], [], [NOPUT], [NODELETE], [NOPUT, NODELETE], [NOPUT, NOPUT])),
-        watch_id=st.sampled_from((0, 0, 0, 0, 1, 3, 50, 50, -5)), progress_notify=st.booleans(),
-    )  # fmt: skip
-
-
-def plans(requests: Requests, **options: int) -> st.SearchStrategy[Plan]:
+def plans(requests: Requests) -> st.SearchStrategy[Plan]:
     """Compactions among the first writes."""
     compact = st.just(op(pb.CompactionRequest(revision=NOW - 6)))
     before = st.lists(weighted((12, requests.writes()), (1, compact)), max_size=15)
-    steps = st.lists(weighted((8, creates(requests, **options)), (1, st.builds(Cancel, st.integers(-1, 5)))), min_size=1, max_size=10)
+    steps = st.lists(weighted((8, creates(requests)), (1, st.builds(Cancel, st.integers(-1, 5)))), min_size=1, max_size=10)
     return st.builds(Plan, before, steps, st.lists(requests.writes(), max_size=10))
 
 
@@ -196,11 +117,6 @@ class Follower:
         """Line by line, by watch; of a cancelled one, who knows how far it came."""
         watches = sorted(self.stream.events.items())
         return [f"{watch}: {told(event)}" for watch, events in watches for event in events if watch not in self.given_up]
-
-
-def told(event: Any) -> str:
-    """On one line."""
-    return " ".join(str(event).split())
 
 
 def reached(events: list[Any], revision: int) -> bool:
