@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.core.routes import Span
@@ -20,16 +20,13 @@ _TARGETS: dict[int, Callable[[Any], Any]] = {
 _LARGEST = (1 << 63) - 1
 
 
-def reading(request: pb.RangeRequest, spans: Iterable[Span]) -> pb.TxnRequest:
-    """What to ask a cluster that has several parts of a range, so that `join_range` has all it needs: all of them at one revision."""
-    return pb.TxnRequest(success=[pb.RequestOp(request_range=_part(request, span)) for span in spans])
-
-
-def _part(request: pb.RangeRequest, span: Span) -> pb.RangeRequest:
+def part(request: pb.RangeRequest, span: Span, revision: int) -> pb.RangeRequest:
+    """What to ask for a part of a range, so that `join_range` has all it needs; revision 0 is the newest. At a revision that another part
+    was read at, only a linearizable read is sure to find it."""
     asked = pb.RangeRequest()
     asked.CopyFrom(request)
-    asked.key, asked.range_end = span.key, span.end
-    asked.ClearField("revision")  # a negative one means the newest, but not in a transaction
+    asked.key, asked.range_end, asked.revision = span.key, span.end, revision
+    asked.serializable = request.serializable and not revision
     if _cut_first(request):
         asked.sort_target = _KEY
         asked.limit = min(request.limit + 1, _LARGEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.joins import join_alarms, join_range, join_status, join_time_to_live, reading, version_key
+from gateway.core.joins import join_alarms, join_range, join_status, join_time_to_live, part, version_key
 from gateway.core.routes import Route, Routes
 from gateway.etcdpb import kv_pb2
 from gateway.etcdpb import rpc_pb2 as pb
@@ -75,11 +75,7 @@ def without_value(kv: kv_pb2.KeyValue) -> kv_pb2.KeyValue:
 @given(st.lists(PAIRS, unique_by=lambda kv: kv.key), REQUESTS)
 def test_a_range_over_several_clusters_is_that_of_one_etcd(pairs: list[kv_pb2.KeyValue], request: pb.RangeRequest) -> None:
     spans = ROUTES.spans(request.key, request.range_end)
-    asked = [op.request_range for op in reading(request, spans).success]
-    assert all(0 <= part.revision for part in asked)  # in a transaction etcd takes a negative one for compacted
-    replies = [
-        etcd([kv for kv in pairs if ROUTES.cluster_of(kv.key) == span.cluster], part) for span, part in zip(spans, asked, strict=True)
-    ]
+    replies = [etcd([kv for kv in pairs if ROUTES.cluster_of(kv.key) == span.cluster], part(request, span, 0)) for span in spans]
     header = pb.ResponseHeader(revision=7)
     wanted = etcd(pairs, request)
     wanted.header.revision = 7
@@ -89,9 +85,11 @@ def test_a_range_over_several_clusters_is_that_of_one_etcd(pairs: list[kv_pb2.Ke
 def test_what_does_not_concern_the_join_is_asked_as_it_came() -> None:
     spans = ROUTES.spans(b"a", b"z")
     request = pb.RangeRequest(key=b"a", range_end=b"z", serializable=True, keys_only=True, limit=3, sort_order=2)
-    for span, op in zip(spans, reading(request, spans).success, strict=True):
+    for span in spans:
         wanted = pb.RangeRequest(key=span.key, range_end=span.end, serializable=True, keys_only=True, limit=3, sort_order=2)
-        assert op.request_range == wanted
+        assert part(request, span, 0) == wanted
+        wanted.revision, wanted.serializable = 9, False
+        assert part(request, span, 9) == wanted
 
 
 def test_the_smallest_ttl_and_the_keys_of_all() -> None:
