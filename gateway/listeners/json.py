@@ -117,10 +117,16 @@ class _Site:
         if request.method == "OPTIONS":
             return web.Response(headers=CORS)
         if rpc is not None:
-            return await self._call(request, rpc) if request.method == "POST" else plain(405, "Method Not Allowed")
+            return await self._answer(request, rpc) if request.method == "POST" else plain(405, "Method Not Allowed")
         if page is not None:
             return await page(request) if request.method == "GET" else plain(405, "Method Not Allowed", Allow="GET")
         return plain(404, "Not Found" if path.startswith("/v3/") else "404 page not found")
+
+    async def _answer(self, request: web.Request, rpc: Method) -> web.StreamResponse:
+        try:
+            return await self._call(request, rpc)
+        except ConnectionError:
+            return web.Response(status=499)  # the client has gone; nobody reads this, and aiohttp would log the error
 
     async def _call(self, request: web.Request, rpc: Method) -> web.StreamResponse:
         """One RPC. Its call ends with this coroutine, whatever ends that."""
