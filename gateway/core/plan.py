@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
 from gateway.core.errors import INVALID_SORT, Code, Status
 from gateway.core.routes import Routes, Span
-from gateway.core.txns import MAX_TXN_OPS, SORT_TARGETS, txn_error
+from gateway.core.txns import SORT_TARGETS, txn_error
 from gateway.etcdpb import rpc_pb2 as pb
 
 _NAMED = 4
@@ -29,8 +29,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A part to each cluster, the replies joined. `parts`: the spans of one cluster each, as many as etcd reads at one revision (only a
-    cluster with more than MAX_TXN_OPS spans has several parts). The cluster with the lowest key is first."""
+    """A part to each cluster, the replies joined. `parts`: the spans of one cluster each, the cluster with the lowest key first."""
 
     parts: tuple[tuple[Span, ...], ...]
 
@@ -62,15 +61,14 @@ def plan_range(routes: Routes, request: pb.RangeRequest) -> Decision:
         return forward(spans[0].cluster)
     if request.revision > 0:
         return Refuse(_several("range at a revision", [(request.key, request.range_end)], routes, "read each cluster's keys apart"))
-    return Scatter(tuple(_by_cluster(spans)))
+    return Scatter(_by_cluster(spans))
 
 
-def _by_cluster(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
+def _by_cluster(spans: Iterable[Span]) -> tuple[tuple[Span, ...], ...]:
     owned: dict[str, list[Span]] = {}
     for span in spans:
         owned.setdefault(span.cluster, []).append(span)
-    for mine in owned.values():
-        yield from (tuple(mine[at : at + MAX_TXN_OPS]) for at in range(0, len(mine), MAX_TXN_OPS))
+    return tuple(map(tuple, owned.values()))
 
 
 def plan_range_stream(routes: Routes, request: pb.RangeRequest) -> Decision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.joins import join_alarms, join_range, join_status, join_time_to_live, part, version_key
@@ -73,6 +73,10 @@ def without_value(kv: kv_pb2.KeyValue) -> kv_pb2.KeyValue:
 
 
 @given(st.lists(PAIRS, unique_by=lambda kv: kv.key), REQUESTS)
+@example(
+    [kv_pb2.KeyValue(key=key, version=9 - at) for at, key in enumerate([b"b", b"e", b"e/1", b"f"])],
+    pb.RangeRequest(key=b"a", range_end=b"z", limit=2, sort_target=pb.RangeRequest.VERSION),
+)
 def test_a_range_over_several_clusters_is_that_of_one_etcd(pairs: list[kv_pb2.KeyValue], request: pb.RangeRequest) -> None:
     spans = ROUTES.spans(request.key, request.range_end)
     replies = [etcd([kv for kv in pairs if ROUTES.cluster_of(kv.key) == span.cluster], part(request, span, 0)) for span in spans]

@@ -12,7 +12,6 @@ from gateway.core.routes import Route, Routes, Span
 from gateway.etcdpb import rpc_pb2 as pb
 
 ROUTES = Routes([Route(b"", "main"), Route(b"/e/", "events"), Route(b"/n/", "cni")])
-MANY = Routes([Route(b"", "main"), *(Route(b"/%03d/" % at, "other" if at % 2 else "main") for at in range(400))])
 
 KEYS = st.sampled_from([b"/a", b"/d", b"/e", b"/e/", b"/e/1", b"/e/2", b"/e0", b"/f", b"/n/1", b"/n/2", b"z"])
 ENDS = st.sampled_from([b"", b"", b"\0", b"/a", b"/e/3", b"/e0", b"/n", b"/n/9"])
@@ -85,17 +84,11 @@ def test_a_range_goes_to_the_clusters_of_its_keys(request: pb.RangeRequest) -> N
 
 
 def test_a_range_over_all_clusters() -> None:
-    main = (Span("main", b"/a", b"/e"), Span("main", b"/e\0", b"/e/"), Span("main", b"/e0", b"/n"), Span("main", b"/n\0", b"/n/"), Span("main", b"/n0", b"z"))
+    borders = ((b"/a", b"/e"), (b"/e\0", b"/e/"), (b"/e0", b"/n"), (b"/n\0", b"/n/"), (b"/n0", b"z"))
+    main = tuple(Span("main", *each) for each in borders)
     events = (Span("events", b"/e", b"/e\0"), Span("events", b"/e/", b"/e0"))
     cni = (Span("cni", b"/n", b"/n\0"), Span("cni", b"/n/", b"/n0"))
     assert plan_range(ROUTES, pb.RangeRequest(key=b"/a", range_end=b"z")) == Scatter((main, events, cni))
-
-
-def test_a_cluster_with_more_spans_than_a_transaction_may_have_gets_several_parts() -> None:
-    decision = plan_range(MANY, pb.RangeRequest(key=b"\0", range_end=b"\0"))
-    assert isinstance(decision, Scatter)
-    assert max(len(spans) for spans in decision.parts) == 128
-    assert sorted(span for spans in decision.parts for span in map(str, spans)) == sorted(map(str, MANY.spans(b"\0", b"\0")))
 
 
 @pytest.mark.parametrize(
