@@ -23,6 +23,9 @@ NOTHING: Mapping[bytes, bytes] = {}
 SMALL = 16_384
 """Bytes of a unary reply that wait for its status."""
 
+MAX_REFUSALS = 5
+"""Times that a call is sent again because an endpoint refused it unprocessed."""
+
 MAX_QUEUED = 8 << 20
 """Bytes that may wait on a two-way stream which the endpoint does not read; beyond, the stream is given up."""
 
@@ -90,6 +93,7 @@ class Relay:
     _reply = b""
     _passing = False
     _held = 0
+    _refusals = 0
 
     def __init__(self, call: Caller, retry: Callable[[Outgoing], None]) -> None:
         self._call = call
@@ -149,7 +153,8 @@ class Relay:
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
         if code == REFUSED_STREAM:  # the peer surely did not process it (RFC 9113, section 8.7)
             self._call.on_cancel = None
-            self._retry(self)
+            self._refusals += 1
+            self._retry(self) if self._refusals < MAX_REFUSALS else self.refuse(NOT_SENT)
         else:
             self._call.fail(lost(self._channel, text))
 
@@ -165,7 +170,7 @@ class Relay:
 class Unary:
     """One call of the gateway's own; `reply` resolves to the serialised message or raises RpcError."""
 
-    __slots__ = ("_channel", "_data", "_deadline", "_metadata", "_method", "_reader", "_reply", "_retry", "_stream", "reply")
+    __slots__ = ("_channel", "_data", "_deadline", "_metadata", "_method", "_reader", "_refusals", "_reply", "_retry", "_stream", "reply")
 
     def __init__(
         self,
@@ -182,6 +187,7 @@ class Unary:
         self._metadata = metadata
         self._retry = retry
         self._reader = MessageReader(None)
+        self._refusals = 0
         self._reply = b""
         self._channel: Channel | None = None
         self._stream: Stream | None = None
@@ -214,7 +220,8 @@ class Unary:
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
         assert self._channel is not None
         if code == REFUSED_STREAM and not self.reply.done():
-            self._retry(self)
+            self._refusals += 1
+            self._retry(self) if self._refusals < MAX_REFUSALS else self.refuse(NOT_SENT)
         else:
             self.refuse(lost(self._channel, text))
 
@@ -233,6 +240,7 @@ class Streaming:
 
     __slots__ = (
         "_channel", "_ended", "_half_closed", "_held", "_metadata", "_method", "_paused", "_reader", "_receiver", "_stream", "_waiting",
+        "_waiting_bytes",
     )
 
     def __init__(self, method: Method, receiver: Receiver, metadata: Mapping[bytes, bytes]) -> None:
@@ -241,6 +249,7 @@ class Streaming:
         self._metadata = metadata
         self._reader = MessageReader(None)
         self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._half_closed = False
         self._paused = False
         self._held = 0
@@ -257,12 +266,16 @@ class Streaming:
         data = frame_message(message)
         if self._channel is None or self._stream is None:
             self._waiting.append(data)
-            return
-        self._channel.conn.send_data(self._stream, data, False)
-        self._channel.touch()
-        if self._stream.queued > MAX_QUEUED:
+            self._waiting_bytes += len(data)
+            queued = self._waiting_bytes
+        else:
+            self._channel.conn.send_data(self._stream, data, False)
+            self._channel.touch()
+            queued = self._stream.queued
+        if queued > MAX_QUEUED:
             self.cancel()
-            self._receiver.on_end(RpcError(Code.RESOURCE_EXHAUSTED, f"{self._channel.authority} does not read its stream"))
+            self._waiting.clear()
+            self._receiver.on_end(RpcError(Code.RESOURCE_EXHAUSTED, "the endpoint does not take what is sent on the stream"))
 
     def half_close(self) -> None:
         """No more messages from this side."""

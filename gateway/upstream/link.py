@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class Link:
             channel.abort("timeout")
             return f"no answer within {CONNECT_TIMEOUT:g} s"
         except OSError as error:
-            return error.strerror or str(error)
+            return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
         finally:
             self._pending = None
         return self._reason if self._down.is_set() and self.channel is None else ""
