@@ -26,7 +26,8 @@ class Connection:
 
     __slots__ = (
         "_decoder", "_going_away", "_guards", "_half_window", "_handler", "_keepalive", "_last_taken", "_limits", "_numbering", "_output",
-        "_peer_streams", "_reader", "_role", "_server", "_strikes", "_unreturned", "_usual_head", "closing", "encoder", "streams",
+        "_peer_streams", "_reader", "_role", "_server", "_strikes", "_unreturned", "_usual_head",
+        "_usual_trailers", "closing", "encoder", "streams",
     )  # fmt: skip
 
     def __init__(self, role: Role, handler: Handler, limits: Limits, now: float) -> None:
@@ -47,7 +48,8 @@ class Connection:
         self._unreturned = 0
         self._going_away = False
         self._last_taken = 0
-        self._usual_head: Headers | None = None  # client role: a response head that was found good
+        self._usual_head: Headers | None = None  # client role: a response head, and trailers, that were found good
+        self._usual_trailers: Headers | None = None
         self._numbering = Numbering(self._server)
         self._reader = FrameReader(self, f.PREFACE if self._server else b"", self._guards, limits)
         self._put(greeting(role, limits))
@@ -348,6 +350,12 @@ class Connection:
             stream.answered = True
             stream.owner.on_headers(stream, headers, False)
             return
+        if headers is self._usual_trailers and end and stream.answered and stream.local_ended and not stream.remote_ended:
+            stream.remote_ended = True
+            stream.owner.on_headers(stream, headers, True)
+            if not stream.closed:
+                self._end_remote(stream)
+            return
         if not self._server and not stream.answered and is_interim(headers, end):
             self._guards.nothing()
             return
@@ -355,8 +363,11 @@ class Connection:
         if code:
             self._stream_error(stream, code)
             return
-        if not (end or stream.answered or self._server):
-            self._usual_head = headers
+        if not self._server:
+            if not end:
+                self._usual_head = headers
+            elif stream.answered:
+                self._usual_trailers = headers
         stream.answered = True
         if end:
             stream.remote_ended = True

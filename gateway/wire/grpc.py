@@ -199,39 +199,39 @@ def whole(data: bytes) -> bytes | None:
 
 
 class MessageReader:
-    """Cuts a stream of bytes into messages, whatever the split. `buffered`: bytes of the unfinished one, once `feed` is through."""
+    """Cuts a stream of bytes into messages, whatever the split."""
 
-    __slots__ = ("_buffer", "_compressed", "_size")
+    __slots__ = ("_at", "_buffer", "_compressed", "_size")
 
     def __init__(self, max_size: int | None, compressed: bool = False) -> None:
         self._size = max_size
         self._compressed = compressed
         self._buffer = bytearray()
+        self._at = 0  # where in the buffer the next message begins; 0 but for the time of a `feed`
 
     @property
     def buffered(self) -> int:
-        """Bytes that are held."""
-        return len(self._buffer)
+        """Bytes of what is no whole message yet, or not handed out."""
+        return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are complete now. Raises RpcError: too large, or wrongly compressed; grpc-go's codes and texts."""
         buffer = self._buffer
         buffer += data
-        at = 0
         try:
-            while len(buffer) - at >= 5:
-                flag = buffer[at]
-                size = int.from_bytes(buffer[at + 1 : at + 5], "big")
+            while len(buffer) - self._at >= 5:
+                start = self._at + 5
+                flag = buffer[self._at]
+                size = int.from_bytes(buffer[self._at + 1 : start], "big")
                 if self._size is not None and size > self._size:
                     raise RpcError(Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {self._size})")
-                end = at + 5 + size
-                if end > len(buffer):
+                if start + size > len(buffer):
                     return
-                message = bytes(buffer[at + 5 : end])
-                at = end
-                yield self._plain(flag, message)
+                self._at = start + size
+                yield self._plain(flag, bytes(buffer[start : self._at]))
         finally:
-            del buffer[:at]
+            del buffer[: self._at]
+            self._at = 0
 
     def _plain(self, flag: int, message: bytes) -> bytes:
         if not flag:

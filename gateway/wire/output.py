@@ -124,12 +124,12 @@ class Output:
         stream.queue.append(data)
         stream.queued += len(data)
         self.queued += len(data)
-        if stream.queued > self._limits.high_water:
-            stream.writable = False
         if stream.send_window > 0:
             self._ready[stream.id] = stream
             if self.budget > 0:
                 self._pump(stream, self.budget)
+        if stream.queued > self._limits.high_water:
+            stream.writable = False
 
     def _pump(self, stream: Stream, most: int) -> int:
         """Puts out what the windows allow of a ready stream's queue; how many bytes that were."""

@@ -106,8 +106,9 @@ class Side:
 
 
 def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame; all must be whole."""
+    """Kind, flags, stream and payload of each frame after a preface, if there is one; all must be whole."""
     found = []
+    data = data.removeprefix(PREFACE)
     while data:
         end = 9 + int.from_bytes(data[:3], "big")
         assert len(data) >= end
