@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gateway.wire import frames as f
-from gateway.wire.connection import Limits, Role
+from gateway.wire.connection import Limits, Role, Stream
 from gateway.wire.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -220,9 +220,8 @@ def test_an_owner_that_refills_when_drained() -> None:
     pieces = iter(bytes([number]) * 25_000 for number in range(1, 40))
 
     class Refiller(Heard):
-        def on_drained(self, stream: object) -> None:
-            piece = next(pieces, None)
-            if piece is not None:
+        def on_drained(self, stream: Stream) -> None:
+            while stream.writable and (piece := next(pieces, b"")):
                 send(side, heard, piece)
 
     stream.owner = Refiller(side)
