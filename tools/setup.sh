@@ -41,7 +41,7 @@ debian_etcd() {
   apt || return 0
   say "etcd 3.4 from Debian's packages"
   mkdir -p $folder
-  (cd $folder && apt-get download -qq etcd-server etcd-client && for each in *.deb; do dpkg -x "$each" . && rm "$each"; done) ||
+  (cd $folder && apt-get download -qq -o APT::Sandbox::User=root etcd-server etcd-client && for each in *.deb; do dpkg -x "$each" . && rm "$each"; done) ||
     say "could not get it; the tests run without etcd 3.4"
 }
 
