@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from gateway.core.errors import Code, RpcError
 from gateway.core.joins import join_range, part
-from gateway.core.plan import Decision, Forward, Refuse, Scatter, plan_delete, plan_put, plan_range, plan_range_stream, plan_txn
+from gateway.core.plan import Decision, Forward, Refuse, Scatter, only_key, plan_delete, plan_put, plan_range, plan_range_stream, plan_txn
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
@@ -45,6 +45,10 @@ class KV:
 
     def range(self, call: Call, request: bytes) -> None:
         """Forwarded to one cluster, or over several joined."""
+        key = only_key(request)
+        if key is not None:
+            self._clusters[self._routes.cluster_of(key)].forward(call)
+            return
         decoded = self._decoded(call, pb.RangeRequest, request)
         if decoded is not None:
             decision = plan_range(self._routes, decoded)

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import DUPLICATE_KEY, EMPTY_KEY, INVALID_SORT, TOO_MANY_OPS, Code, Status
-from gateway.core.plan import Decision, Forward, Refuse, Scatter, plan_delete, plan_put, plan_range, plan_range_stream, plan_txn, quoted
+from gateway.core.plan import (
+    Decision,
+    Forward,
+    Refuse,
+    Scatter,
+    only_key,
+    plan_delete,
+    plan_put,
+    plan_range,
+    plan_range_stream,
+    plan_txn,
+    quoted,
+)
 from gateway.core.routes import Route, Routes, Span
 from gateway.etcdpb import rpc_pb2 as pb
 
@@ -69,6 +81,20 @@ def refusal(decision: Decision) -> Status:
 
 
 @given(RANGES)
+@given(st.binary(min_size=1, max_size=140), st.booleans(), st.binary(max_size=3), st.integers(-2, 2))
+def test_only_key_sees_what_protobuf_sees(key: bytes, serializable: bool, end: bytes, limit: int) -> None:
+    request = pb.RangeRequest(key=key, range_end=end, limit=limit, serializable=serializable)
+    found = only_key(request.SerializeToString())
+    assert found == (key if len(key) < 128 and not end and not limit else None)
+
+
+@given(st.binary(max_size=8))
+def test_only_key_of_any_bytes(data: bytes) -> None:
+    found = only_key(data)
+    if found is not None:
+        assert pb.RangeRequest.FromString(data) in (pb.RangeRequest(key=found), pb.RangeRequest(key=found, serializable=True))
+
+
 def test_a_range_goes_to_the_clusters_of_its_keys(request: pb.RangeRequest) -> None:
     names = clusters(request.key, request.range_end)
     decision = plan_range(ROUTES, request)
