@@ -80,7 +80,6 @@ def refusal(decision: Decision) -> Status:
     return decision.status
 
 
-@given(RANGES)
 @given(st.binary(min_size=1, max_size=140), st.booleans(), st.binary(max_size=3), st.integers(-2, 2))
 def test_only_key_sees_what_protobuf_sees(key: bytes, serializable: bool, end: bytes, limit: int) -> None:
     request = pb.RangeRequest(key=key, range_end=end, limit=limit, serializable=serializable)
@@ -95,6 +94,7 @@ def test_only_key_of_any_bytes(data: bytes) -> None:
         assert pb.RangeRequest.FromString(data) in (pb.RangeRequest(key=found), pb.RangeRequest(key=found, serializable=True))
 
 
+@given(RANGES)
 def test_a_range_goes_to_the_clusters_of_its_keys(request: pb.RangeRequest) -> None:
     names = clusters(request.key, request.range_end)
     decision = plan_range(ROUTES, request)
