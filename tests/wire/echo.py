@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -16,7 +16,7 @@ import uvloop
 
 from gateway.core.errors import RpcError
 from gateway.wire.connection import Connection, Headers, Limits, Role, Stream
-from gateway.wire.frames import PROTOCOL_ERROR, headers_frame
+from gateway.wire.frames import NO_ERROR, PROTOCOL_ERROR, headers_frame
 from gateway.wire.grpc import (
     RESPONSE_HEADERS,
     TRAILERS_OK,
@@ -34,7 +34,8 @@ MAX_MESSAGE = 8 << 20
 
 
 class EchoCall:
-    """/echo/Unary sends back its one message, /echo/Stream each at once, /echo/Fail an error; any other path is refused."""
+    """/echo/Unary sends back its one message, /echo/Stream each at once, /echo/Fail an error; any other path answers a page after a
+    moment, so that calls are under way together."""
 
     def __init__(self, server: EchoConnection, path: bytes, compressed: bool) -> None:
         self._server = server
@@ -80,9 +81,15 @@ class EchoCall:
             self._begin(stream)
             conn.send_data(stream, frame_message(b"".join(self._messages)), False)
             conn.send_headers(stream, trailers(9, "after the data"), True)
-        else:
+        elif self._path == b"/echo/Stream":
             self._begin(stream)
             conn.send_headers(stream, TRAILERS_OK, True)
+        else:
+            self._server.later(lambda: self._page(stream))
+
+    def _page(self, stream: Stream) -> None:
+        self._begin(stream)
+        self._server.conn.send_data(stream, b"a page\n", True)
 
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
         self._server.resets.append(code)
@@ -127,6 +134,18 @@ class EchoConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.conn.receive(data, self._loop.time())
+        self._flush()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """In a moment."""
+        self._loop.call_later(0.1, lambda: (work(), self._flush()))
+
+    def shut_down(self) -> None:
+        """GOAWAY, from another thread."""
+        self._loop.call_soon_threadsafe(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self.conn.shut_down(NO_ERROR, "bye")
         self._flush()
 
     def _flush(self) -> None:
