@@ -91,7 +91,8 @@ class Connection:
 
     def resume(self) -> None:
         """The transport takes more."""
-        self._output.resume()
+        if self.closing is None:
+            self._output.resume()
 
     def open(self, owner: Owner, block: bytes, data: bytes | None, end: bool) -> Stream:
         """Client role: HEADERS with this HPACK block, then data if not None, END_STREAM if end."""
@@ -208,6 +209,7 @@ class Connection:
         if self.closing is None:
             self.closing = text
             self._put(f.goaway(self._last_taken, code, text))
+            self._output.pause()  # what still waits is not sent
 
     def lost(self, text: str) -> None:
         """The transport is gone: every open stream's owner gets on_reset."""
