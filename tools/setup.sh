@@ -13,10 +13,12 @@ apt() { # install packages; the index is fetched once
 }
 
 environment() {
+  .venv/bin/python -c 'import ssl, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && .venv/bin/pip --version >/dev/null 2>&1 && return
   [ -n "${PYTHON:-}" ] || { say "no Python 3.11 or newer; install python3.11 and python3.11-venv, or set PYTHON"; exit 1; }
   say "virtual environment .venv with $($PYTHON --version)"
+  rm -rf .venv # of another Python, or half of one: Debian's python3 without python3-venv leaves that
   "$PYTHON" -m venv .venv >/dev/null 2>&1 && return
-  rm -rf .venv # Debian's python3 without python3-venv leaves half of one
+  rm -rf .venv
   apt python3-venv && "$PYTHON" -m venv .venv
 }
 
