@@ -13,7 +13,7 @@ from gateway.wire.hpack import Decoder, Encoder, HeaderListTooLarge, Headers, Hp
 from gateway.wire.numbering import Numbering
 from gateway.wire.output import Output
 from gateway.wire.reader import FrameReader
-from gateway.wire.streams import NOBODY, Handler, Limits, Owner, Role, Stream, greeting, header_fault, is_interim
+from gateway.wire.streams import NOBODY, Handler, Limits, Owner, Role, Stream, data_fault, greeting, header_fault, is_interim
 
 __all__ = ["Connection", "Handler", "Headers", "Limits", "Owner", "Role", "Stream"]
 
@@ -26,15 +26,14 @@ class Connection:
 
     __slots__ = (
         "_decoder", "_going_away", "_guards", "_half_window", "_handler", "_keepalive", "_last_taken", "_limits", "_numbering", "_output",
-        "_peer_streams", "_reader", "_role", "_server", "_strikes", "_unreturned", "_usual_head",
-        "_usual_trailers", "closing", "encoder", "streams",
+        "_peer_streams", "_reader", "_server", "_strikes", "_unreturned", "_usual_head", "_usual_trailers", "closing", "encoder",
+        "streams",
     )  # fmt: skip
 
     def __init__(self, role: Role, handler: Handler, limits: Limits, now: float) -> None:
         self.closing: str | None = None
         self.streams: dict[int, Stream] = {}
         self.encoder = Encoder()
-        self._role = role
         self._server = role is Role.SERVER
         self._handler = handler
         self._limits = limits
@@ -72,8 +71,6 @@ class Connection:
         """There is more to write after the last `take`, and nothing but the turn of others keeps it back."""
         return self._output.pending
 
-    # ---- output
-
     def take(self) -> bytes:
         """All bytes to write now, b"" when there are none."""
         output = self._output
@@ -98,22 +95,12 @@ class Connection:
         """Client role: HEADERS with this HPACK block, then data if not None, END_STREAM if end."""
         number = self._numbering.next()
         stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
-        output = self._output
         if data is None:
+            self.send_headers(stream, block, end)
+        elif self._output.request(stream, block, data, end):
             stream.local_ended = end
-            output.headers(stream, block, end)
-        elif (size := len(data)) <= output.budget and size <= stream.send_window and size <= output.frame_size >= len(block):
-            output.budget -= size  # the usual call: head and message in one
-            output.window -= size
-            stream.send_window -= size
-            stream.local_ended = end
-            name = number.to_bytes(4, "big")
-            output.chunks.append(b"".join((
-                len(block).to_bytes(3, "big"), b"\x01\x04", name, block,
-                size.to_bytes(3, "big"), b"\x00\x01" if end else b"\x00\x00", name, data,
-            )))  # fmt: skip
         else:
-            output.headers(stream, block, False)
+            self.send_headers(stream, block, False)
             self.send_data(stream, data, end)
         return stream
 
@@ -215,9 +202,13 @@ class Connection:
         """The transport is gone: every open stream's owner gets on_reset."""
         self.closing = self.closing or text
         for stream in tuple(self.streams.values()):
-            owner = stream.owner
-            self._close(stream)
-            owner.on_reset(stream, f.INTERNAL_ERROR, text)
+            self._drop(stream, f.INTERNAL_ERROR, text)
+
+    def _drop(self, stream: Stream, code: int, text: str) -> None:
+        """The stream is over; its owner hears it."""
+        owner = stream.owner
+        self._close(stream)
+        owner.on_reset(stream, code, text)
 
     def tick(self, now: float) -> None:
         """Call about once a second: keepalive pings, their timeout, stalled peers."""
@@ -228,8 +219,6 @@ class Connection:
             self._fail(f.ENHANCE_YOUR_CALM, f"the peer read nothing for {limits.stall:g} s")
         elif (self.streams or self._server) and self._keepalive.ask(now):  # etcd forbids its clients to ping without streams
             self._put(_KEEPALIVE_PING)
-
-    # ---- input
 
     def receive(self, data: bytes, now: float) -> None:
         """All that came from the peer, in any split."""
@@ -256,18 +245,10 @@ class Connection:
         if stream is None:
             self._late_data(number, length)
             return
-        if stream.remote_ended:
-            self._stream_error(stream, f.STREAM_CLOSED)
-            return
         stream.receive_window -= length
-        if stream.receive_window < 0:
-            self._stream_error(stream, f.FLOW_CONTROL_ERROR)
+        if (stream.receive_window < 0 or stream.remote_ended or stream.expected >= 0) and (code := data_fault(stream, len(data), end)):
+            self._stream_error(stream, code)
             return
-        if stream.expected >= 0:
-            stream.expected -= len(data)
-            if stream.expected < 0 or (end and stream.expected):
-                self._stream_error(stream, f.PROTOCOL_ERROR)
-                return
         if end:
             stream.remote_ended = True
             stream.owner.on_data(stream, data, True)
@@ -321,9 +302,6 @@ class Connection:
             return
         if stream is not None:
             self._more_headers(stream, headers, end)
-        elif not self._server:
-            self._numbering.check_opened(number)
-            self._guards.nothing()
         elif self._numbering.opens(number):
             self._new_stream(number, headers, timeout, end)
         else:
@@ -332,7 +310,7 @@ class Connection:
     def _refuse_headers(self, stream: Stream | None, number: int) -> None:
         if stream is not None:
             self._stream_error(stream, f.ENHANCE_YOUR_CALM)
-        elif self._server and self._numbering.opens(number):
+        elif self._numbering.opens(number):
             self._guards.reset(number)
             self._refuse(number, f.ENHANCE_YOUR_CALM)
 
@@ -348,35 +326,31 @@ class Connection:
         self._handler.on_stream(stream, headers, timeout, bool(end))
 
     def _more_headers(self, stream: Stream, headers: Headers, end: int) -> None:
-        """A response's headers, or trailers. Most heads are the very one that was checked before: the decoder remembers blocks."""
-        if headers is self._usual_head and not end and not stream.answered and not stream.remote_ended:
-            stream.answered = True
-            stream.owner.on_headers(stream, headers, False)
+        """A response's headers, or trailers. Most are the very ones that were found good before: the decoder remembers blocks."""
+        usual = self._usual_trailers if stream.answered else self._usual_head
+        if (headers is not usual or stream.remote_ended or bool(end) != stream.answered) and not self._check_headers(stream, headers, end):
             return
-        if headers is self._usual_trailers and end and stream.answered and stream.local_ended and not stream.remote_ended:
-            stream.remote_ended = True
-            stream.owner.on_headers(stream, headers, True)
-            if not stream.closed:
-                self._end_remote(stream)
-            return
-        if not self._server and not stream.answered and is_interim(headers, end):
-            self._guards.nothing()
-            return
-        code = header_fault(self._role, stream, headers, end)
-        if code:
-            self._stream_error(stream, code)
-            return
-        if not self._server:
-            if not end:
-                self._usual_head = headers
-            elif stream.answered:
-                self._usual_trailers = headers
         stream.answered = True
         if end:
             stream.remote_ended = True
         stream.owner.on_headers(stream, headers, bool(end))
         if end and not stream.closed:
             self._end_remote(stream)
+
+    def _check_headers(self, stream: Stream, headers: Headers, end: int) -> bool:
+        """Whether they are for the stream's owner."""
+        if not self._server and not stream.answered and is_interim(headers, end):
+            self._guards.nothing()
+            return False
+        if code := header_fault(self._server, stream, headers, end):
+            self._stream_error(stream, code)
+            return False
+        if not self._server:
+            if stream.answered:
+                self._usual_trailers = headers
+            elif not end:
+                self._usual_head = headers
+        return True
 
     def on_reset(self, number: int, code: int) -> None:
         self._numbering.check_opened(number)
@@ -386,9 +360,7 @@ class Connection:
             return
         if self._server:
             self._guards.reset(number)
-        owner = stream.owner
-        self._close(stream)
-        owner.on_reset(stream, code, f"stream reset by the peer with code {code}")
+        self._drop(stream, code, f"stream reset by the peer with code {code}")
 
     def on_settings(self, settings: list[tuple[int, int]]) -> None:
         for name, value in settings:
@@ -413,22 +385,14 @@ class Connection:
         if not self._server:
             self._going_away = True
             for stream in [each for each in self.streams.values() if each.id > last]:
-                owner = stream.owner
-                self._close(stream)
-                owner.on_reset(stream, f.REFUSED_STREAM, f"GOAWAY {text}".rstrip())
+                self._drop(stream, f.REFUSED_STREAM, f"GOAWAY {text}".rstrip())
         self._handler.on_goaway(code, text)
 
     def on_window_update(self, number: int, size: int) -> None:
         stream = self.streams.get(number)
         if not number:
-            if not size:
-                raise ProtocolError(f.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
             self._output.open_window(size)
         elif stream is None:
             self._numbering.check_opened(number)
-        elif not size:
-            self._stream_error(stream, f.PROTOCOL_ERROR)
-        elif stream.send_window + size > f.LARGEST_WINDOW:
-            self._stream_error(stream, f.FLOW_CONTROL_ERROR)
-        else:
-            self._output.open_stream_window(stream, size)
+        elif code := self._output.open_stream_window(stream, size):
+            self._stream_error(stream, code)

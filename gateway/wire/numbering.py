@@ -42,7 +42,10 @@ class Numbering:
         return number in self._cut_off
 
     def opens(self, number: int) -> bool:
-        """Server role: HEADERS came for a stream that is not open. True: they open it; False: it was cut off. Raises ProtocolError."""
+        """HEADERS came for a stream that is not open. True: they open it; False: it was cut off. Raises ProtocolError."""
+        if not self._server:
+            self.check_opened(number)
+            return False
         if not number & 1:
             raise ProtocolError(PROTOCOL_ERROR, f"stream {number} is not a client's number")
         if number > self.last_peer:

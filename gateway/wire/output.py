@@ -83,6 +83,21 @@ class Output:
         self.stalled_since = None
         self._renew()
 
+    def request(self, stream: Stream, block: bytes, data: bytes, end: bool) -> bool:
+        """A new stream's HEADERS and message in one piece, if nothing stands against it; whether it went out."""
+        size = len(data)
+        if size > self.budget or size > stream.send_window or size > self.frame_size or len(block) > self.frame_size:
+            return False
+        self.budget -= size
+        self.window -= size
+        stream.send_window -= size
+        name = stream.id.to_bytes(4, "big")
+        self.chunks.append(b"".join((
+            len(block).to_bytes(3, "big"), b"\x01\x04", name, block,
+            size.to_bytes(3, "big"), b"\x00\x01" if end else b"\x00\x00", name, data,
+        )))  # fmt: skip
+        return True
+
     def data(self, stream: Stream, data: bytes, end: bool) -> None:
         """A DATA frame now, or as many as it takes when the windows allow."""
         size = len(data)
@@ -194,15 +209,22 @@ class Output:
 
     def open_window(self, size: int) -> None:
         """WINDOW_UPDATE for the connection. Raises ProtocolError."""
+        if not size:
+            raise f.ProtocolError(f.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
         self.window += size
         if self.window > f.LARGEST_WINDOW:
             raise f.ProtocolError(f.FLOW_CONTROL_ERROR, "the connection's window grew over 2^31-1")
 
-    def open_stream_window(self, stream: Stream, size: int) -> None:
-        """WINDOW_UPDATE for a stream."""
+    def open_stream_window(self, stream: Stream, size: int) -> int:
+        """WINDOW_UPDATE for a stream; an error code, or NO_ERROR."""
+        if not size:
+            return f.PROTOCOL_ERROR
+        if stream.send_window + size > f.LARGEST_WINDOW:
+            return f.FLOW_CONTROL_ERROR
         stream.send_window += size
         if stream.queued and stream.send_window > 0:
             self._ready[stream.id] = stream
+        return f.NO_ERROR
 
     def allow(self, settings: Mapping[int, int], streams: Iterable[Stream]) -> None:
         """The peer's SETTINGS. Raises ProtocolError."""

@@ -121,16 +121,28 @@ class Stream:
         self.expected = -1  # bytes that content-length promises; -1: it promised nothing
 
 
+def data_fault(stream: Stream, size: int, end: int) -> int:
+    """The error code for DATA that breaks a rule, else NO_ERROR; counts it against the promised content-length (section 8.1.1)."""
+    if stream.remote_ended:
+        return f.STREAM_CLOSED
+    if stream.receive_window < 0:
+        return f.FLOW_CONTROL_ERROR
+    if stream.expected < 0:
+        return f.NO_ERROR
+    stream.expected -= size
+    return f.PROTOCOL_ERROR if stream.expected < 0 or (end and stream.expected) else f.NO_ERROR
+
+
 def is_interim(headers: Headers, end: int) -> bool:
     """Client role: a 1xx response, which is skipped (section 8.1)."""
     return not end and bool(headers) and headers[0][0] == b":status" and headers[0][1][:1] == b"1"
 
 
-def header_fault(role: Role, stream: Stream, headers: Headers, end: int) -> int:
+def header_fault(server: bool, stream: Stream, headers: Headers, end: int) -> int:
     """The error code for headers that may not come at this point of the stream, else f.NO_ERROR (section 8.1)."""
     if stream.remote_ended:
         return f.STREAM_CLOSED
-    if role is Role.CLIENT and not stream.answered:
+    if not (server or stream.answered):
         return f.NO_ERROR if _has_status(headers) else f.PROTOCOL_ERROR
     trailers = end and stream.expected <= 0 and not any(name[:1] == b":" for name, _ in headers)
     return f.NO_ERROR if trailers else f.PROTOCOL_ERROR
