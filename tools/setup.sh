@@ -29,10 +29,11 @@ packages() {
 
 foreign_clients() {
   command -v h2load >/dev/null && command -v nghttp >/dev/null || apt nghttp2-client || say "without h2load and nghttp their tests are skipped"
-  # A second package that calls itself etcd3; it gets a folder of its own.
-  [ -d .cache/python-etcd3/etcd3 ] || {
+  # A second package that calls itself etcd3; it gets a folder of its own. It waits for locks as tenacity had it before version 7.
+  [ -d .cache/python-etcd3/tenacity ] || {
     say "python-etcd3"
-    .venv/bin/pip install -q --disable-pip-version-check --no-deps --target .cache/python-etcd3 'etcd3>=0.12,<0.13' || say "without it its test is skipped"
+    .venv/bin/pip install -q --disable-pip-version-check --no-deps --target .cache/python-etcd3 'etcd3>=0.12,<0.13' 'tenacity>=6.2,<7' 'six>=1.12' ||
+      say "without it its test is skipped"
   }
 }
 
