@@ -121,14 +121,19 @@ class TestEtcd3Py:
         for key in KEYS:
             txn = client.Txn()
             txn.If(txn.key(key).version == 0)
-            txn.Then(txn.put(key, "1"), txn.range(key))
+            txn.Then(txn.put(key, "1"))
+            txn.Then(txn.range(key))
             txn.Else(txn.delete(key))
             done = txn.commit()
             assert done.succeeded and done.responses[1].response_range.kvs[0].value == b"1"
-            assert client.Txn(compare=[txn.key(key).value == "2"], success=[], failure=[txn.delete(key)]).commit().responses
-            assert client.range(key).kvs is None
+            other = client.Txn()
+            other.If(other.key(key).value == "2")
+            other.Else(other.delete(key))
+            assert not other.commit().succeeded
+            assert client.range(key).count == 0
         both = client.Txn()
-        both.Then(both.put("/a/1", "x"), both.put("m", "x"))
+        both.Then(both.put("/a/1", "x"))
+        both.Then(both.put("m", "x"))
         refused(both.commit, "shardgate: txn over several clusters")
 
     def test_leases(self, client: Any) -> None:
@@ -138,12 +143,12 @@ class TestEtcd3Py:
             told = lease.time_to_live(keys=True)
             assert sorted(told.keys) == sorted(key.encode() for key in KEYS) and told.grantedTTL == 100
             assert client.lease_keep_alive_once(lease.ID).TTL == 100
+            lease.cancel_keepalive()
             kept = threading.Event()
             lease.keepalive(keep_cb=kept.set)
             assert kept.wait(15)
-            lease.cancel_keepalive()
             assert lease.alive()
-        assert client.range(all=True).count is None
+        assert client.range(all=True).count == 0
         refused(lambda: client.lease_revoke(lease.ID), "etcdserver: requested lease not found")
         assert client.lease_grant(100, 4711).ID == 4711
         client.lease_revoke(4711)
@@ -273,7 +278,12 @@ class TestEtcd3gw:
         (_, meta), *_ = client.get("/a/1", metadata=True)
         revision = int(meta["mod_revision"])
         assert client.watch_once("/a/1", timeout=15, start_revision=revision)["kv"]["value"] == b"1"
-        assert client.watch_prefix_once("/a/", timeout=15, start_revision=revision)["kv"]["value"] == b"1"
+        events, cancel = client.watch_prefix("/a/", start_revision=revision)
+        assert next(events)["kv"]["value"] == b"1"
+        cancel()
+        later = threading.Timer(0.5, client.put, ("/a/1", "2"))
+        later.start()
+        assert client.watch_prefix_once("/a/", timeout=15)["kv"]["value"] == b"2"
 
     def test_status(self, client: Any, site: Site) -> None:
         assert client.status()["version"].startswith("3.")
@@ -334,9 +344,9 @@ class TestGrpcio:
         stream.close()
 
 
-def ask(peer: Peer, service: str, name: str, metadata: Any = (), **fields: Any) -> Any:
+def ask(peer: Peer, service: str, rpc_name: str, metadata: Any = (), **fields: Any) -> Any:
     """A call that has to succeed. Raises grpc.RpcError."""
-    rpc = method(service, name)
+    rpc = method(service, rpc_name)
     request = rpc.request(**fields).SerializeToString()
     return rpc.reply.FromString(peer.channel.unary_unary(rpc.path.decode())(request, timeout=15, metadata=metadata))
 
