@@ -79,36 +79,30 @@ class Decoder:
                     else:
                         fields.append(pair)
                 continue
-            if byte & 0x40:  # literal, inserted
-                index = byte & 0x3F
-                mask = 0x3F
-            elif byte & 0x20:
+            if byte & 0xE0 == 0x20:
                 if fields or timeout is not None:
                     raise HpackError("table size update after a field")
                 size, at = _integer_of(block, at, 0x1F)
                 self._resize(size)
                 changed = True
                 continue
-            else:  # literal, not inserted
-                index = byte & 0x0F
-                mask = 0x0F
-            at += 1
-            if index == mask:
-                index, at = _integer(block, at, mask)
-            if index:
-                name = _STATIC_TABLE[index][0] if index < _FIRST_DYNAMIC else table[_FIRST_DYNAMIC - 1 - index][0]
-            else:
-                name, at = _string(block, at)
-            value, at = _string(block, at)
-            pair = (name, value)
-            if mask == 0x3F:
+            pair, at = self._literal(block, at, 0x3F if byte & 0x40 else 0x0F)
+            if byte & 0x40:
                 self._insert(pair)
                 changed = True
-            if name == TIMEOUT:
-                timeout = value
+            if pair[0] == TIMEOUT:
+                timeout = pair[1]
             else:
                 fields.append(pair)
         result = tuple(fields), timeout
+        self._remember(block, result, changed)
+        if (len(block) > 256 or len(fields) > 64) and sum(len(n) + len(v) + OVERHEAD for n, v in fields) > self._max_list:
+            self._memo.pop(block, None)
+            raise HeaderListTooLarge(f"header list of more than {self._max_list} bytes")
+        return result
+
+    def _remember(self, block: bytes, result: tuple[Headers, bytes | None], changed: bool) -> None:
+        """The same block means the same until the table changes."""
         if changed:
             if self._memo:
                 self._memo.clear()
@@ -116,10 +110,18 @@ class Decoder:
             if len(self._memo) >= _MAX_MEMO:
                 self._memo.clear()
             self._memo[block] = result
-        if (len(block) > 256 or len(fields) > 64) and sum(len(n) + len(v) + OVERHEAD for n, v in fields) > self._max_list:
-            self._memo.pop(block, None)
-            raise HeaderListTooLarge(f"header list of more than {self._max_list} bytes")
-        return result
+
+    def _literal(self, block: bytes, at: int, mask: int) -> tuple[Pair, int]:
+        """A field with a value of its own, and the place after it; `mask` has the bits of the name's index."""
+        index, at = _integer_of(block, at, mask)
+        if not index:
+            name, at = _string(block, at)
+        elif index < _FIRST_DYNAMIC:
+            name = _STATIC_TABLE[index][0]
+        else:
+            name = self._table[_FIRST_DYNAMIC - 1 - index][0]
+        value, at = _string(block, at)
+        return (name, value), at
 
     def _insert(self, pair: Pair) -> None:
         table = self._table
