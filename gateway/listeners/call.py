@@ -131,11 +131,11 @@ class GrpcCall:
 
     def _end_of_requests(self) -> None:
         if self._reader is not None and self._reader.buffered:
-            self.fail(RpcError(Code.INTERNAL, "unexpected EOF"))
+            self.fail(RpcError(Code.UNKNOWN, "unexpected EOF"))
         elif self.session is not None:
             self.session.half_close()
         elif not self._received:
-            self.fail(RpcError(Code.INTERNAL, "EOF"))
+            self.fail(RpcError(Code.UNKNOWN, "EOF"))
 
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
         if not self.ended:

@@ -132,8 +132,9 @@ class GrpcConnection(asyncio.Protocol):
 
 def unknown(path: bytes) -> str:
     """grpc-go's text for a path that no service has (its server.go, handleStream)."""
-    service, slash, name = path.decode("utf-8", "replace").removeprefix("/").rpartition("/")
-    if not slash:
-        return f'malformed method name: "{path.decode("utf-8", "replace")}"'
+    text = path.decode("utf-8", "replace")
+    service, slash, name = text.removeprefix("/").rpartition("/")
+    if not slash or not text.startswith("/"):
+        return f'malformed method name: "{text}"'
     known = any(method.path.startswith(f"/{service}/".encode()) for method in METHODS.values())
     return f"unknown method {name} for service {service}" if known else f"unknown service {service}"
