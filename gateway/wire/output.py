@@ -128,7 +128,6 @@ class Output:
         if self._announcement:
             block = self._announcement + block
             self._announcement = b""
-            self._renew()
         self.chunks.append(f.header_frames(stream.id, block, end, self.frame_size))
         if end:
             self._ended(stream)

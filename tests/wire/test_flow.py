@@ -243,6 +243,16 @@ def test_reset_drops_what_is_queued() -> None:
     assert heard.stream.queued == 0
 
 
+def test_reset_of_a_stream_that_waits_for_its_turn() -> None:
+    side = server(opening=settings_frame({f.INITIAL_WINDOW_SIZE: 1 << 20}))
+    heard = side.request(1)
+    send(side, heard, bytes(100_000), end=True)
+    side.conn.take()
+    side.receive(frame(RST_STREAM, 0, 1, bytes(4)) + window_update(0, 1 << 20))
+    assert not side.conn.pending
+    assert side.conn.take() == b""
+
+
 def test_a_large_reply_in_tiny_windows_costs_no_copies() -> None:
     """A piece that waits is not copied for each frame: 30,000 windows of one byte, out of 50 MB, in a moment."""
     side = server()
@@ -270,6 +280,8 @@ def test_windows_are_given_back_when_the_owner_is_done() -> None:
     assert side.conn.take() == b""
     side.conn.consume(heard.stream, 1)
     assert frames(side.conn.take()) == [(WINDOW_UPDATE, 0, 1, (50_000).to_bytes(4, "big"))]
+    side.conn.consume(heard.stream, 10_000)
+    assert side.conn.take() == b""
     side.receive(frame(DATA, 0, 1, bytes(10_000)) * 9)
     assert heard.reset is None
     side.receive(frame(DATA, 0, 1, b"x"))

@@ -69,6 +69,4 @@ def test_h2spec() -> None:
     """Its server answers with pages, as h2spec expects, and takes few streams, so that the limit is reached."""
     with serving(EchoSite(Limits(max_streams=50), strict=False)) as site:
         out = run(H2SPEC, "-h", "127.0.0.1", "-p", str(site.port), "-o", "3")
-    assert re.search(r"\b0 failed", out), out[-6000:]
-    passed = re.search(r"(\d+) tests, (\d+) passed, (\d+) skipped", out)
-    assert passed is not None and int(passed[2]) > 135, out[-6000:]
+    assert re.search(r"\b0 skipped, 0 failed", out), out[-6000:]

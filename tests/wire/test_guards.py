@@ -72,6 +72,15 @@ def test_late_frames_for_closed_streams_are_counted() -> None:
     assert goaway(side) == ENHANCE_YOUR_CALM
 
 
+def test_late_headers_for_streams_that_were_cut_off_are_counted() -> None:
+    side = Side(Role.SERVER, CALM, greeted=True)
+    heard = side.request(1, end=False)
+    assert heard.stream is not None
+    side.conn.reset(heard.stream, CANCEL)
+    side.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, literal(b"x", b"y")) * 10_010)
+    assert goaway(side) == ENHANCE_YOUR_CALM
+
+
 def test_window_updates_that_data_deserves() -> None:
     """A client that reads much in small bites says so with many frames."""
     side = Side(Role.SERVER, CALM, greeted=True)
@@ -358,6 +367,10 @@ def test_pings_between_data_are_forgiven() -> None:
         ping(side, at / 100)
         ping(side, at / 100)
     assert side.conn.closing is None
+    ping(side, 1.1)
+    assert side.conn.closing is None
+    ping(side, 1.2)  # the third after the one that was forgiven
+    assert side.conn.closing == "too_many_pings"
 
 
 # Bounds

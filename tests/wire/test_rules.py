@@ -170,6 +170,16 @@ def test_a_server_that_begins_otherwise() -> None:
     assert goaway(side) == PROTOCOL_ERROR
 
 
+def test_what_each_side_says_first() -> None:
+    limits = Limits(stream_window=100_000, connection_window=65_536, max_header_list=5_000, max_streams=7)
+    hello = Side(Role.SERVER, limits).conn.take()
+    values = {f.INITIAL_WINDOW_SIZE: 100_000, f.MAX_HEADER_LIST_SIZE: 5_000, f.MAX_CONCURRENT_STREAMS: 7}
+    assert hello == settings_frame(values) + window_update(0, 1)
+    hello = Side(Role.CLIENT, limits).conn.take()
+    values = {f.INITIAL_WINDOW_SIZE: 100_000, f.MAX_HEADER_LIST_SIZE: 5_000, f.ENABLE_PUSH: 0}
+    assert hello == PREFACE + settings_frame(values) + window_update(0, 1)
+
+
 def test_greeting_in_single_bytes() -> None:
     side = Side()
     side.receive(GREETING + DONE, [1] * 200)
