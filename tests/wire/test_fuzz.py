@@ -1,6 +1,6 @@
 """Bytes that are nearly right, for SHARDGATE_FUZZ_SECONDS (10): the only harm they do is to their own connection.
 
-A failure names its seed; SHARDGATE_SEED=… runs that one case again.
+A failure names its seed; SHARDGATE_FUZZ_SEED=… runs that one case again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.wire.hpack import Encoder, literal, literal_inserted
 from tests.wire.side import REQUEST, Heard, Side, kinds
 
 SECONDS = float(os.environ.get("SHARDGATE_FUZZ_SECONDS", "10"))
-SEED = os.environ.get("SHARDGATE_SEED")
+SEED = os.environ.get("SHARDGATE_FUZZ_SEED")
 LIMITS = Limits(max_streams=50, max_header_list=8_000, stream_window=70_000, connection_window=100_000, slice=20_000, max_queued=400_000,
                 max_control=2_000, high_water=30_000, low_water=5_000)  # fmt: skip
 MOST_CASES = 1 << 40
@@ -251,7 +251,7 @@ def fuzz(case: Callable[[str], str | None]) -> dict[str, int]:
         try:
             end = case(seed) or ""
         except Exception as error:
-            error.add_note(f"run it again with SHARDGATE_SEED={seed}")
+            error.add_note(f"run it again with SHARDGATE_FUZZ_SEED={seed}")
             raise
         key = "".join(letter for letter in end if not letter.isdigit())
         ends[key] = ends.get(key, 0) + 1
