@@ -90,7 +90,15 @@ def creates(requests: Requests, usual_start: int = 3) -> st.SearchStrategy[Any]:
         key=requests.any_key, range_end=requests.end, start_revision=starts, prev_kv=st.booleans(), fragment=st.booleans(),
         filters=st.sampled_from(([], [], [], [NOPUT], [NODELETE], [NOPUT, NODELETE], [NOPUT, NOPUT])),
         watch_id=st.sampled_from((0, 0, 0, 0, 1, 3, 50, 50, -5)), progress_notify=st.booleans(),
-    )  # fmt: skip
+    ).map(_from_now)  # fmt: skip
+
+
+def _from_now(request: Any) -> Any:
+    """An id that could be automatic stays taken in etcd after a start at what is compacted was refused, until the client cancels it; the
+    gateway gives it out again."""
+    if request.watch_id in (1, 3):
+        request.start_revision = 0
+    return request
 
 
 def told(event: Any) -> str:
