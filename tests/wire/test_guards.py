@@ -162,6 +162,13 @@ def test_header_list_over_the_limit() -> None:
     assert side.heard[5].headers[0][0] == (b"a", b"b")
 
 
+def test_header_lists_over_the_limit_are_resets() -> None:
+    side = Side(Role.SERVER, Limits(max_header_list=100), greeted=True)
+    for number in range(1, 5_000, 2):
+        side.receive(frame(HEADERS, END_HEADERS | END_STREAM, number, literal(b"big", b"v" * 260)))
+    assert side.conn.closing == "more than 2000 stream resets in a second"
+
+
 def test_hpack_bomb() -> None:
     """A block of references to one large field would be 60 MB of headers: it costs its references, and a few a second are enough."""
     side = Side(Role.SERVER, CALM, greeted=True)

@@ -319,4 +319,4 @@ class Asking(Conversation):
 
 TestServed = Served.TestCase
 TestAsking = Asking.TestCase
-TestServed.settings = TestAsking.settings = settings(max_examples=100, stateful_step_count=50, report_multiple_bugs=False)
+TestServed.settings = TestAsking.settings = settings(max_examples=60, stateful_step_count=50, report_multiple_bugs=False)

@@ -80,6 +80,7 @@ CONNECTION_ERRORS = {
     "DATA on no stream": (frame(DATA, 0, 0, b"x"), PROTOCOL_ERROR),
     "DATA on an idle stream": (frame(DATA, 0, 5, b"x"), PROTOCOL_ERROR),
     "padding longer than DATA": (OPEN + frame(DATA, PADDED, 1, b"\x05abc"), PROTOCOL_ERROR),
+    "padding as long as DATA": (OPEN + frame(DATA, PADDED, 1, b"\x03ab"), PROTOCOL_ERROR),
     "padding without its length": (OPEN + frame(DATA, PADDED, 1, b""), PROTOCOL_ERROR),
     "HEADERS on no stream": (frame(HEADERS, ALL, 0, BLOCK), PROTOCOL_ERROR),
     "HEADERS on an even stream": (frame(HEADERS, ALL, 2, BLOCK), PROTOCOL_ERROR),
