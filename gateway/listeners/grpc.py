@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Call, bytes], None] | Callable[[Call], Session]
 
+LINGER = 5.0
+"""Seconds that a peer has to read the last bytes of a connection that is being closed."""
+
 HIGH_WATER = 256 << 10
 """Bytes in the transport's buffer at which no more DATA is put into it."""
 
@@ -33,6 +36,7 @@ class GrpcConnection(asyncio.Protocol):
         self.partial = 0
         self._transport: asyncio.Transport | None = None
         self.flush_due = False
+        self._closing_since: float | None = None
         self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time())
 
     # asyncio.Protocol
@@ -87,6 +91,10 @@ class GrpcConnection(asyncio.Protocol):
                 call.expire()
         self.conn.tick(now)
         self._flush()
+        if self.conn.closing is not None:
+            self._closing_since = self._closing_since or now
+            if now - self._closing_since > LINGER:
+                self.abort()  # a close waits until the peer has read what is buffered; this one does not read
 
     def close(self, text: str) -> None:
         """GOAWAY; the transport closes when the running calls have ended."""

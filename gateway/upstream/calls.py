@@ -211,8 +211,13 @@ class Unary:
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
         assert self._channel is not None
-        for message in self._reader.feed(data):
-            self._reply = message
+        try:
+            for message in self._reader.feed(data):
+                self._reply = message
+        except RpcError as error:  # no gRPC message, though the endpoint says so
+            self.refuse(error)
+            self.cancel()
+            return
         self._channel.conn.consume(stream, len(data))
         if end:
             self.refuse(no_trailers())
@@ -330,7 +335,13 @@ class Streaming:
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
         assert self._channel is not None
-        for message in self._reader.feed(data):
+        try:
+            messages = list(self._reader.feed(data))
+        except RpcError as error:  # no gRPC message, though the endpoint says so
+            self._channel.conn.reset(stream, CANCEL)
+            self._end(error)
+            return
+        for message in messages:
             if self._ended:
                 return
             self._receiver.on_message(message)
