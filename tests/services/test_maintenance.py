@@ -83,8 +83,8 @@ def statuses(site: Site) -> dict[str, pb.StatusResponse]:
 
 
 def beside(site: Site, ask: Callable[[], Any]) -> tuple[dict[str, pb.StatusResponse], Any]:
-    """The clusters' own statuses and what `ask` gives, of a moment in which none of them changed: sizes and the raft index move after a write, and
-    when a lease of another test ends."""
+    """The clusters' own statuses and what `ask` gives, of a moment in which none of them changed: sizes and the raft index move after
+    a write, and when a lease of another test ends."""
     for _ in range(50):
         before, answer, after = statuses(site), ask(), statuses(site)
         if before == after:
