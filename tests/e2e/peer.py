@@ -9,6 +9,7 @@ import grpc
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import METHODS
 from tests.e2e.operations import PATHS
+from tests.etcd import EtcdCluster
 
 SECONDS = 20.0
 
@@ -64,6 +65,14 @@ class Peer:
     def range(self, key: bytes, end: bytes = b"") -> Any:
         """All keys of a range."""
         return self.must(pb.RangeRequest(key=key, range_end=end))
+
+
+def check_alive(*clusters: EtcdCluster) -> None:
+    """None of the etcds has died of what it was asked."""
+    for member in (member for each in clusters for member in each.members):
+        assert member.process is not None
+        code = member.process.poll()
+        assert code is None, f"etcd {member.version} ended with {code}:\n{member.log.read_text(errors='replace')[-6000:]}"
 
 
 def comparable(answer: Answer) -> tuple[int, str, list[bytes]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.operations import KEYS, Op, Requests, odd
-from tests.e2e.peer import Peer, comparable
+from tests.e2e.peer import Peer, check_alive, comparable
 from tests.etcd import BINARIES, cluster
 from tests.gateway_process import GatewayProcess, gateway
 
@@ -44,6 +44,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with cluster(request.param) as one, cluster(request.param) as two, gateway({"main": two.urls}) as process:
         with Peer(one.address) as direct, Peer(process.address) as through:
             yield Pair(direct, through, process)
+        check_alive(one, two)
 
 
 @settings(max_examples=EXAMPLES)

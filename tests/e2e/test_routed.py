@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.core.keyrange import bounds
 from gateway.etcdpb import rpc_pb2 as pb
 from tests.e2e.operations import NOW, PATHS, Op, Requests, op, resolved, weighted
-from tests.e2e.peer import Answer, Peer, comparable
+from tests.e2e.peer import Answer, Peer, check_alive, comparable
 from tests.e2e.test_differential import EXAMPLES
 from tests.e2e.watching import NODELETE, NOPUT, Stream, creates, told
 from tests.etcd import cluster
@@ -174,6 +174,7 @@ def site() -> Iterator[Site]:
         for key in (b"m", b"/a/1", b"/b/1") * 20:  # so that no watch starts at a negative revision
             site.check(op(pb.PutRequest(key=key)))
         yield site
+        check_alive(*behind.values(), *others)
 
 
 def operations() -> st.SearchStrategy[Op]:

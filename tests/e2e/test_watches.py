@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.core.keyrange import bounds
 from gateway.etcdpb import rpc_pb2 as pb
 from tests.e2e.operations import KEYS, NOW, PATHS, Op, Requests, op, resolved, weighted
-from tests.e2e.peer import Peer
+from tests.e2e.peer import Peer, check_alive
 from tests.e2e.watching import NODELETE, NOPUT, Stream, creates, told
 from tests.etcd import BINARIES, cluster
 from tests.gateway_process import gateway
@@ -149,6 +149,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             for _ in range(30):  # so that no watch starts at a negative revision
                 pair.write(op(pb.PutRequest(key=b"a")))
             yield pair
+        check_alive(one, two)
 
 
 @settings(max_examples=EXAMPLES)
