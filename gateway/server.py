@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway import logs, memory
 from gateway.config import Config, Listener
+from gateway.core.routes import merged
+from gateway.core.store import Window
 from gateway.listeners import admin
 from gateway.listeners.call import GrpcCall
 from gateway.listeners.client import ClientPort
@@ -30,6 +32,7 @@ from gateway.services import bind
 from gateway.services.scope import Scope
 from gateway.services.watch import WatchStream
 from gateway.upstream.cluster import Cluster
+from gateway.upstream.feed import Feed
 from gateway.upstream.link import LinkState
 from gateway.wire.connection import Limits
 
@@ -39,7 +42,10 @@ FIRST_CONNECT = 2.0
 DRAIN = 10.0
 """Seconds that running calls get at the end."""
 
-TICK = 0.5
+TICK = 0.25
+
+BUDGET = 1 << 30
+"""Bytes of memory for a cluster's cached keys."""
 
 
 class Gateway:
@@ -50,6 +56,7 @@ class Gateway:
         self.metrics = Metrics()
         self.log = logs.logger("server")
         self.clusters: dict[str, Cluster] = {}
+        self.feeds: dict[str, Feed] = {}
         self.ports: list[ClientPort] = []
         self._observer = Observer(self.metrics, config.log.slow_request_seconds)
         self._started = time.time()
@@ -64,6 +71,7 @@ class Gateway:
         for each in config.clusters:
             self._errors[each.name] = {}
             self.clusters[each.name] = Cluster(each.name, each.endpoints, self._endpoint_changed)
+        self._start_feeds()
         await asyncio.gather(*(cluster.settled(FIRST_CONNECT) for cluster in self.clusters.values()))
         for listener in config.listeners:
             await self._listen(listener)
@@ -72,6 +80,14 @@ class Gateway:
             await self._serve_admin(config.admin.address)
         _settle_memory()
         self._ready = ""
+
+    def _start_feeds(self) -> None:
+        """One for each cluster of which a route wants something cached."""
+        tables = [self.config.routes_for(listener) for listener in self.config.listeners]
+        for name, cluster in self.clusters.items():
+            intervals = merged(interval for table in tables for interval in table.cached(name))
+            if intervals:
+                self.feeds[name] = Feed(cluster, intervals, Window(), BUDGET, self._feed_changed)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then end in order."""
@@ -98,6 +114,8 @@ class Gateway:
             port.abort()
         for runner in self._runners:
             await runner.cleanup()
+        for feed in self.feeds.values():
+            feed.close()
         for cluster in self.clusters.values():
             cluster.close()
         self.log.info("stopped")
@@ -111,7 +129,8 @@ class Gateway:
         names = {*routes.clusters(), home}
         clusters = {name: cluster for name, cluster in self.clusters.items() if name in names}
         urls = listener.advertise_urls or (f"http://{listener.address}",)
-        return Scope(listener.name, routes, clusters[home], clusters, urls)
+        feeds = {name: feed for name, feed in self.feeds.items() if name in names}
+        return Scope(listener.name, routes, clusters[home], clusters, urls, feeds)
 
     async def _listen(self, listener: Listener) -> None:
         limits = self.config.limits
@@ -151,6 +170,8 @@ class Gateway:
             now = loop.time()
             for cluster in self.clusters.values():
                 cluster.tick(now)
+            for feed in self.feeds.values():
+                feed.tick(now)
             for port in self.ports:
                 port.tick(now)
 
@@ -162,6 +183,12 @@ class Gateway:
             self.log.info("endpoint_connected", cluster=cluster, endpoint=url)
         elif error and not before:
             self.log.warning("endpoint_down", cluster=cluster, endpoint=url, error=error, fix="see that etcd runs there and is reachable")
+
+    def _feed_changed(self, cluster: str, event: str, reason: str) -> None:
+        if reason:
+            self.log.warning(f"feed_{event}", cluster=cluster, reason=reason)
+        else:
+            self.log.info(f"feed_{event}", cluster=cluster)
 
     # what is told of it
 

@@ -21,10 +21,13 @@ Range = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """To one cluster, as it came. `leases`: those that it attaches to keys."""
+    """To one cluster, as it came. `leases`: those that it attaches to keys. `cache`, `coalesce`: a read may be answered from the cluster's
+    store, or share its call with others: the routes of all its keys allow it."""
 
     cluster: str
     leases: tuple[int, ...] = ()
+    cache: bool = False
+    coalesce: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,13 @@ def forward(cluster: str) -> Forward:
     return Forward(cluster)
 
 
+def read_of(routes: Routes, key: bytes, range_end: bytes) -> Forward:
+    """A read of one cluster."""
+    owners = routes.owners(key, range_end)
+    cached, coalesced = all(owner.cache for owner in owners), all(owner.coalesce for owner in owners)
+    return Forward(owners[0].cluster, cache=cached, coalesce=coalesced)
+
+
 def only_key(request: bytes) -> bytes | None:
     """The key of a RangeRequest that is nothing but a key below 128 bytes (field 1), `serializable` (field 7) apart: by far the most
     frequent request, and its encoding is short enough to be read without decoding. None for all others."""
@@ -65,10 +75,10 @@ def plan_range(routes: Routes, request: pb.RangeRequest) -> Decision:
     """Over several clusters only at revision 0: a revision belongs to one cluster."""
     if request.sort_target not in SORT_TARGETS and request.key:
         return Refuse(INVALID_SORT)
-    if not request.range_end:
-        return forward(routes.cluster_of(request.key))
     spans = routes.spans(request.key, request.range_end)
-    if len(spans) == 1 or not request.key:
+    if len(spans) == 1:
+        return read_of(routes, request.key, request.range_end)
+    if not request.key:
         return forward(spans[0].cluster)
     if request.revision > 0:
         return Refuse(_several("range at a revision", [(request.key, request.range_end)], routes, "read each cluster's keys apart"))

@@ -76,25 +76,46 @@ class Routes:
     def spans(self, key: bytes, range_end: bytes) -> tuple[Span, ...]:
         """The parts of a range by cluster, in key order, neighbours of one cluster joined. An empty or reversed range belongs to the
         owner of its key. Never empty."""
+        owners = self.owners(key, range_end)
+        cluster = owners[0].cluster
+        if all(owner.cluster == cluster for owner in owners):
+            return (Span(cluster, key, range_end),)
+        first = bisect_right(self._starts, key) - 1
+        return _join(owners, [key, *self._starts[first + 1 : first + len(owners)]], range_end)
+
+    def owners(self, key: bytes, range_end: bytes) -> tuple[Route, ...]:
+        """The routes whose keys a range touches, in key order. Never empty."""
         low, high = bounds(key, range_end)
         first = bisect_right(self._starts, low) - 1
         last = len(self._starts) if high is None else max(first + 1, bisect_left(self._starts, high))
-        cluster = self._owners[first].cluster
-        if all(self._owners[at].cluster == cluster for at in range(first, last)):
-            return (Span(cluster, key, range_end),)
-        return _join(self._owners[first:last], [key, *self._starts[first + 1 : last]], range_end)
+        return tuple(self._owners[first:last])
 
     def intervals(self) -> tuple[tuple[bytes, bytes | None, Route], ...]:
         """The flattened table: [start, end) and the route; end None: to the last key."""
         ends: list[bytes | None] = [*self._starts[1:], None]
         return tuple(zip(self._starts, ends, self._owners, strict=True))
 
+    def cached(self, cluster: str) -> list[tuple[bytes, bytes | None]]:
+        """The intervals [low, high) of a cluster's keys that are to be cached, sorted, neighbours joined; high None: to the end."""
+        return merged((low, high) for low, high, route in self.intervals() if route.cluster == cluster and route.cache)
+
     def clusters(self) -> tuple[str, ...]:
         """The names of all clusters in the table, each once, in the order of the routes."""
         return tuple(dict.fromkeys(route.cluster for route in self.routes))
 
 
-def _join(owners: list[Route], starts: list[bytes], range_end: bytes) -> tuple[Span, ...]:
+def merged(intervals: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+    """The same keys in disjoint intervals, sorted."""
+    joined: list[tuple[bytes, bytes | None]] = []
+    for low, high in sorted(intervals, key=lambda interval: interval[0]):
+        if joined and (joined[-1][1] is None or low <= joined[-1][1]):
+            before = joined.pop()
+            low, high = before[0], None if before[1] is None or high is None else max(before[1], high)
+        joined.append((low, high))
+    return joined
+
+
+def _join(owners: tuple[Route, ...], starts: list[bytes], range_end: bytes) -> tuple[Span, ...]:
     spans: list[Span] = []
     for at, (owner, start) in enumerate(zip(owners, starts, strict=True)):
         end = starts[at + 1] if at + 1 < len(starts) else range_end

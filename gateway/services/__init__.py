@@ -10,7 +10,7 @@ from gateway.services.auth import Auth
 from gateway.services.cluster import Members
 from gateway.services.copies import Copies
 from gateway.services.election import Election
-from gateway.services.kv import KV, OneCluster
+from gateway.services.kv import KV
 from gateway.services.lease import Lease
 from gateway.services.lock import Lock
 from gateway.services.maintenance import Maintenance
@@ -25,7 +25,7 @@ def bind(scope: Scope) -> dict[Method, Handler]:
     """Every RPC of etcd and what answers it on this listener."""
     copies = Copies(scope)
     services = {
-        "kv": OneCluster(scope) if scope.single else KV(scope, copies),
+        "kv": KV(scope, copies),
         "watch": Watch(scope),
         "lease": Lease(scope),
         "cluster": Members(scope),

@@ -15,23 +15,13 @@ from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
 from gateway.services.call import SEVERAL, Call
 from gateway.services.copies import Copies
+from gateway.services.reads import Reads
 from gateway.services.scope import Scope
+from gateway.upstream.cluster import Cluster
 
 RANGE = method("kv", "range")
 
 Request = TypeVar("Request", bound=Message)
-
-
-class OneCluster:
-    """KV where there is one cluster only: nothing is to be decided, so nothing is decoded."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._home = scope.home
-
-    def _forward(self, call: Call, request: bytes) -> None:
-        self._home.forward(call)
-
-    range = range_stream = put = delete_range = txn = compact = _forward
 
 
 class KV:
@@ -41,21 +31,27 @@ class KV:
         self._routes = scope.routes
         self._clusters = scope.clusters
         self._home = scope.home
+        self._feeds = scope.feeds
+        self._single = scope.single
         self._copies = copies
+        self._reads = Reads(scope)
 
     def range(self, call: Call, request: bytes) -> None:
-        """Forwarded to one cluster, or over several joined."""
+        """From one cluster or its store, or over several joined."""
         key = only_key(request)
         if key is not None:
-            self._clusters[self._routes.cluster_of(key)].forward(call)
+            self._reads.key(call, self._routes.route_of(key), key, len(request) > 2 + len(key))
             return
         decoded = self._decoded(call, pb.RangeRequest, request)
-        if decoded is not None:
-            decision = plan_range(self._routes, decoded)
-            if isinstance(decision, Scatter):
-                call.run(self._scatter(call, decoded, decision.parts))
-            else:
-                self._follow(call, request, decision)
+        if decoded is None:
+            return
+        decision = plan_range(self._routes, decoded)
+        if isinstance(decision, Forward):
+            self._reads.range(call, decoded, decision)
+        elif isinstance(decision, Scatter):
+            call.run(self._scatter(call, decoded, decision.parts))
+        else:
+            call.fail(decision.status.error())
 
     def range_stream(self, call: Call, request: bytes) -> None:
         """Forwarded to one cluster."""
@@ -65,18 +61,27 @@ class KV:
 
     def put(self, call: Call, request: bytes) -> None:
         """To the key's cluster."""
+        if self._single:
+            self._forward(call, self._home)
+            return
         decoded = self._decoded(call, pb.PutRequest, request)
         if decoded is not None:
             self._follow(call, request, plan_put(self._routes, decoded))
 
     def delete_range(self, call: Call, request: bytes) -> None:
         """To one cluster, or refused."""
+        if self._single:
+            self._forward(call, self._home)
+            return
         decoded = self._decoded(call, pb.DeleteRangeRequest, request)
         if decoded is not None:
             self._follow(call, request, plan_delete(self._routes, decoded))
 
     def txn(self, call: Call, request: bytes) -> None:
         """To one cluster, or refused."""
+        if self._single:
+            self._forward(call, self._home)
+            return
         try:
             decoded = pb.TxnRequest.FromString(request)
         except DecodeError as error:  # etcd decodes deeper nested transactions than we do: their keys could belong to any cluster
@@ -86,7 +91,11 @@ class KV:
 
     def compact(self, call: Call, request: bytes) -> None:
         """A revision belongs to one cluster: home."""
-        self._home.forward(call)
+        self._forward(call, self._home)
+
+    def _forward(self, call: Call, cluster: Cluster) -> None:
+        feed = self._feeds.get(cluster.name)
+        cluster.forward(call, None if feed is None else feed.seen)
 
     def _decoded(self, call: Call, kind: type[Request], request: bytes) -> Request | None:
         """None: it can't be decoded, and was forwarded to home."""
@@ -102,7 +111,7 @@ class KV:
             if decision.leases and cluster is not self._home:
                 call.run(self._copies.write(call, cluster, request, decision.leases))
             else:
-                cluster.forward(call)
+                self._forward(call, cluster)
         elif isinstance(decision, Refuse):
             call.fail(decision.status.error())
 

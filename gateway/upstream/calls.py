@@ -10,8 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method
+from gateway.etcdpb.rpc_pb2 import ResponseHeader
 from gateway.upstream.channel import Channel
 from gateway.wire.connection import Headers, Stream
 from gateway.wire.frames import CANCEL, REFUSED_STREAM
@@ -84,6 +87,17 @@ def no_trailers() -> RpcError:
     return RpcError(Code.INTERNAL, "server closed the stream without sending trailers")
 
 
+def header_revision(data: bytes) -> int:
+    """The revision in the header at the front of a framed reply (its field 1; cluster, member, revision and term are fields 1 to 4 of it);
+    0 where there is none."""
+    if data[5:6] != b"\x0a":
+        return 0
+    try:
+        return ResponseHeader.FromString(data[7 : 7 + data[6]]).revision
+    except (DecodeError, IndexError):
+        return 0
+
+
 class Relay:
     """A client's request, forwarded as the bytes it came in; reply bytes go on as they come. A small unary reply waits for its status, so
     that all of it is written at once."""
@@ -95,9 +109,10 @@ class Relay:
     _held = 0
     _refusals = 0
 
-    def __init__(self, call: Caller, retry: Callable[[Outgoing], None]) -> None:
+    def __init__(self, call: Caller, retry: Callable[[Outgoing], None], seen: Callable[[int], None] | None) -> None:
         self._call = call
         self._retry = retry
+        self._seen = seen
 
     def start(self, channel: Channel) -> None:
         call = self._call
@@ -124,6 +139,9 @@ class Relay:
             self._call.fail(RpcError(*parse_status(headers)))
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
+        if self._seen is not None:
+            self._seen(header_revision(data))
+            self._seen = None
         if not self._passing and not self._reply and len(data) < SMALL and not self._call.method.server_streaming:
             self._reply = data
         else:

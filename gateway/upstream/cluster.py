@@ -63,11 +63,12 @@ class Cluster:
 
     # calls
 
-    def forward(self, call: Caller) -> None:
+    def forward(self, call: Caller, seen: Callable[[int], None] | None = None) -> None:
         """Relay: send the request's own bytes to an endpoint, pass the reply's bytes (any number of messages) and its status on to the
-        client as they come. Honours the call's deadline, metadata and cancel. Without an endpoint: fails with Unavailable."""
+        client as they come. Honours the call's deadline, metadata and cancel. Without an endpoint: fails with Unavailable. `seen` is told
+        the revision in the reply's header."""
         call.cluster = self.name
-        relay = Relay(call, self._again)
+        relay = Relay(call, self._again, seen)
         channel = self._pick(False)
         if channel is not None:
             relay.start(channel)
@@ -79,7 +80,7 @@ class Cluster:
     ) -> bytes:
         """One call for the gateway's own use; the reply's serialised message. Raises RpcError (etcd's own code and text)."""
         call = Unary(method, message, deadline, metadata, self._again)
-        self._dispatch(call, False)
+        self.dispatch(call)
         try:
             async with asyncio.timeout_at(deadline):
                 return await call.reply
@@ -94,6 +95,10 @@ class Cluster:
         stream = Streaming(method, receiver, metadata)
         asyncio.get_running_loop().call_soon(self._dispatch, stream, True)
         return stream
+
+    def dispatch(self, call: Outgoing) -> None:
+        """A call that is given its channel, now or when there is one."""
+        self._dispatch(call, False)
 
     # choosing an endpoint
 

@@ -23,7 +23,7 @@ from gateway.core.plan import (
 from gateway.core.routes import Route, Routes, Span
 from gateway.etcdpb import rpc_pb2 as pb
 
-ROUTES = Routes([Route(b"", "main"), Route(b"/e/", "events"), Route(b"/n/", "cni")])
+ROUTES = Routes([Route(b"", "main"), Route(b"/e/", "events", cache=False), Route(b"/n/", "cni", coalesce=False)])
 
 KEYS = st.sampled_from([b"/a", b"/d", b"/e", b"/e/", b"/e/1", b"/e/2", b"/e0", b"/f", b"/n/1", b"/n/2", b"z"])
 ENDS = st.sampled_from([b"", b"", b"\0", b"/a", b"/e/3", b"/e0", b"/n", b"/n/9"])
@@ -54,6 +54,11 @@ def clusters(key: bytes, end: bytes) -> set[str]:
     """By looking at all keys where the owner changes."""
     borders = [key] if not end else [key, *(b for b in (b"/e", b"/e\0", b"/e/", b"/e0", b"/n", b"/n\0", b"/n/", b"/n0") if key < b)]
     return {cluster(b) for b in borders if b == key or end == b"\0" or b < end}
+
+
+def read_of(name: str) -> Forward:
+    """A read of one cluster, with what its routes allow."""
+    return Forward(name, cache=name != "events", coalesce=name != "cni")
 
 
 def touched(request: pb.TxnRequest) -> set[str]:
@@ -99,7 +104,7 @@ def test_a_range_goes_to_the_clusters_of_its_keys(request: pb.RangeRequest) -> N
     names = clusters(request.key, request.range_end)
     decision = plan_range(ROUTES, request)
     if len(names) == 1:
-        assert decision == Forward(names.pop())
+        assert decision == read_of(names.pop())
         return
     assert isinstance(decision, Scatter)
     assert {spans[0].cluster for spans in decision.parts} == names and len(decision.parts) == len(names)
@@ -123,15 +128,23 @@ def test_a_range_over_all_clusters() -> None:
         ({"key": b"", "range_end": b"\0"}, Forward("main")),
         ({"key": b"", "range_end": b"\0", "sort_target": 9}, Forward("main")),
         ({"key": b"", "revision": 7, "range_end": b"\0"}, Forward("main")),
-        ({"key": b"/e/1", "revision": 7}, Forward("events")),
-        ({"key": b"/e/1", "range_end": b"/e/2", "revision": 7}, Forward("events")),
+        ({"key": b"/e/1", "revision": 7}, read_of("events")),
+        ({"key": b"/e/1", "range_end": b"/e/2", "revision": 7}, read_of("events")),
         ({"key": b"/e/1", "sort_target": 9}, Refuse(INVALID_SORT)),
         ({"key": b"/a", "range_end": b"z", "sort_target": -1}, Refuse(INVALID_SORT)),
-        ({"key": b"/a", "sort_order": 9}, Forward("main")),
+        ({"key": b"/a", "sort_order": 9}, read_of("main")),
     ],
 )
 def test_ranges_that_are_special(fields: dict[str, object], wanted: Decision) -> None:
     assert plan_range(ROUTES, pb.RangeRequest(**fields)) == wanted
+
+
+def test_a_range_over_routes_of_one_cluster_is_cached_where_all_are() -> None:
+    routes = Routes([Route(b"", "main"), Route(b"/e/", "main", cache=False), Route(b"/n/", "main", coalesce=False)])
+    assert plan_range(routes, pb.RangeRequest(key=b"/a", range_end=b"/e")) == Forward("main", cache=True, coalesce=True)
+    assert plan_range(routes, pb.RangeRequest(key=b"/a", range_end=b"/e/")) == Forward("main", cache=False, coalesce=True)
+    assert plan_range(routes, pb.RangeRequest(key=b"/f", range_end=b"\0")) == Forward("main", cache=True, coalesce=False)
+    assert plan_range(routes, pb.RangeRequest(key=b"/e/1", range_end=b"/o")) == Forward("main", cache=False, coalesce=False)
 
 
 def test_a_revision_belongs_to_one_cluster() -> None:

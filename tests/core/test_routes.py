@@ -1,5 +1,6 @@
 """The routing table against a model that walks over all routes."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.keyrange import bounds, prefix_end
-from gateway.core.routes import Route, Routes
+from gateway.core.routes import Route, Routes, merged
 
 ALPHABET = st.sampled_from([b"/", b"a", b"b", b"\x00", b"\xff"])
 KEYS = st.lists(ALPHABET, max_size=6).map(b"".join)
@@ -143,3 +144,21 @@ def test_no_default_route() -> None:
 def test_a_route_that_ranges_cannot_end_at(route: Route) -> None:
     with pytest.raises(ValueError, match="start"):
         Routes([Route(b"", "x"), route])
+
+
+@given(TABLES, st.sampled_from(["main", "c1", "c2"]), st.sets(st.integers(0, 6)), st.lists(KEYS.filter(bool), min_size=5, max_size=20))
+def test_cached_intervals_are_the_keys_of_cached_routes(routes: list[Route], cluster: str, off: set[int], probes: list[bytes]) -> None:
+    built = table([replace(route, cache=at not in off) for at, route in enumerate(routes)])
+    intervals = built.cached(cluster)
+    assert all(one[1] is not None and one[1] < two[0] for one, two in pairwise(intervals)), "sorted, disjoint, joined"
+    for probe in [*probes, *(low for low, _, _ in built.intervals())]:
+        owner = model(built.routes, probe)
+        found = any(low <= probe and (high is None or probe < high) for low, high in intervals)
+        assert found == (owner.cluster == cluster and owner.cache)
+
+
+def test_merged_intervals() -> None:
+    assert merged([]) == []
+    assert merged([(b"b", b"c"), (b"a", b"b"), (b"d", b"f"), (b"e", None)]) == [(b"a", b"c"), (b"d", None)]
+    assert merged([(b"", None), (b"a", b"b")]) == [(b"", None)]
+    assert merged([(b"a", b"z"), (b"b", b"c")]) == [(b"a", b"z")]

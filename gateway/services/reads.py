@@ -1,0 +1,95 @@
+"""Ranges that are answered from memory: the store of the cluster's feed, with etcd's own guarantees.
+
+A linearizable read waits for a confirmation that is asked for after it came; a serializable one is answered at once, but never with less
+than a client was told through this gateway; one at a revision that the store's history has needs neither.
+"""
+
+from __future__ import annotations
+
+from gateway.core.plan import Forward
+from gateway.core.routes import Route
+from gateway.etcdpb import rpc_pb2 as pb
+from gateway.services.call import Call
+from gateway.services.scope import Scope
+from gateway.upstream.feed import Feed
+
+ONE = b"\x20\x01"
+"""`count: 1` of a RangeResponse."""
+
+
+def framed(*parts: bytes) -> bytes:
+    """A gRPC message of these parts."""
+    return b"\x00" + sum(map(len, parts)).to_bytes(4, "big") + b"".join(parts)
+
+
+def identified(call: Call) -> bool:
+    """The call says who asks."""
+    metadata = call.metadata
+    return bool(metadata) and (b"token" in metadata or b"authorization" in metadata)
+
+
+class Reads:
+    """Where the ranges of one listener are answered: from a feed's store, or by a cluster."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._clusters = scope.clusters
+        self._feeds = scope.feeds
+
+    def key(self, call: Call, route: Route, key: bytes, serializable: bool) -> None:
+        """A request for one key and nothing else."""
+        feed = self._feeds.get(route.cluster) if route.cache else None
+        if feed is None:
+            self.forward(call, route.cluster, route.coalesce)
+        elif (reason := self._miss(call, feed)) is not None:
+            self._bypass(call, feed, route.coalesce, reason)
+        else:
+            read = KeyRead(self, call, feed, key, route.coalesce)
+            (feed.current if serializable else feed.confirm)(read)
+
+    def range(self, call: Call, request: pb.RangeRequest, decision: Forward) -> None:
+        """Any request of one cluster."""
+        feed = self._feeds.get(decision.cluster) if decision.cache else None
+        if feed is None:
+            self.forward(call, decision.cluster, decision.coalesce)
+            return
+        self._bypass(call, feed, decision.coalesce, "range")
+
+    def _miss(self, call: Call, feed: Feed) -> str | None:
+        """Why the feed can't be asked now."""
+        if not feed.caching:
+            return "not synced"
+        return "identity" if identified(call) else None
+
+    def _bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str) -> None:
+        feed.bypasses[reason] += 1
+        self.forward(call, feed.cluster.name, coalesce)
+
+    def forward(self, call: Call, cluster: str, coalesce: bool) -> None:
+        """To the cluster, as it came."""
+        feed = self._feeds.get(cluster)
+        self._clusters[cluster].forward(call, None if feed is None else feed.seen)
+
+
+class KeyRead:
+    """A read of one key; implements upstream.confirm.Reader."""
+
+    __slots__ = ("_call", "_coalesce", "_feed", "_key", "_reads")
+
+    def __init__(self, reads: Reads, call: Call, feed: Feed, key: bytes, coalesce: bool) -> None:
+        self._reads = reads
+        self._call = call
+        self._feed = feed
+        self._key = key
+        self._coalesce = coalesce
+
+    def confirmed(self) -> None:
+        feed = self._feed
+        feed.hits += 1
+        self._call.cluster = feed.cluster.name
+        entry = feed.store.get(self._key, feed.store.revision)
+        self._call.reply_raw(framed(feed.head) if entry is None else framed(feed.head, entry, ONE))
+
+    def unconfirmed(self) -> None:
+        if not self._call.ended:
+            self._feed.bypasses["unconfirmed"] += 1
+            self._reads.forward(self._call, self._feed.cluster.name, self._coalesce)
