@@ -17,8 +17,8 @@ from gateway.services.call import SEVERAL, Call
 from gateway.services.copies import Copies
 from gateway.services.reads import Reads
 from gateway.services.scope import Scope
-from gateway.upstream.cluster import Cluster
 
+COMPACT = method("kv", "compact")
 RANGE = method("kv", "range")
 
 Request = TypeVar("Request", bound=Message)
@@ -62,7 +62,7 @@ class KV:
     def put(self, call: Call, request: bytes) -> None:
         """To the key's cluster."""
         if self._single:
-            self._forward(call, self._home)
+            self._home.forward(call)
             return
         decoded = self._decoded(call, pb.PutRequest, request)
         if decoded is not None:
@@ -71,7 +71,7 @@ class KV:
     def delete_range(self, call: Call, request: bytes) -> None:
         """To one cluster, or refused."""
         if self._single:
-            self._forward(call, self._home)
+            self._home.forward(call)
             return
         decoded = self._decoded(call, pb.DeleteRangeRequest, request)
         if decoded is not None:
@@ -80,7 +80,7 @@ class KV:
     def txn(self, call: Call, request: bytes) -> None:
         """To one cluster, or refused."""
         if self._single:
-            self._forward(call, self._home)
+            self._home.forward(call)
             return
         try:
             decoded = pb.TxnRequest.FromString(request)
@@ -90,12 +90,18 @@ class KV:
             self._follow(call, request, plan_txn(self._routes, decoded, self._home.name))
 
     def compact(self, call: Call, request: bytes) -> None:
-        """A revision belongs to one cluster: home."""
-        self._forward(call, self._home)
+        """A revision belongs to one cluster: home. Its feed must know, as older revisions are an error from then on."""
+        decoded = self._decoded(call, pb.CompactionRequest, request)
+        if decoded is not None:
+            call.run(self._compact(call, request, decoded.revision))
 
-    def _forward(self, call: Call, cluster: Cluster) -> None:
-        feed = self._feeds.get(cluster.name)
-        cluster.forward(call, None if feed is None else feed.seen)
+    async def _compact(self, call: Call, request: bytes, revision: int) -> bytes:
+        call.cluster = self._home.name
+        reply = await self._home.unary(COMPACT, request, deadline=call.deadline, metadata=call.metadata)
+        feed = self._feeds.get(self._home.name)
+        if feed is not None:
+            feed.compacted(revision)
+        return reply
 
     def _decoded(self, call: Call, kind: type[Request], request: bytes) -> Request | None:
         """None: it can't be decoded, and was forwarded to home."""
@@ -111,7 +117,7 @@ class KV:
             if decision.leases and cluster is not self._home:
                 call.run(self._copies.write(call, cluster, request, decision.leases))
             else:
-                self._forward(call, cluster)
+                cluster.forward(call)
         elif isinstance(decision, Refuse):
             call.fail(decision.status.error())
 

@@ -66,8 +66,7 @@ class Reads:
 
     def forward(self, call: Call, cluster: str, coalesce: bool) -> None:
         """To the cluster, as it came."""
-        feed = self._feeds.get(cluster)
-        self._clusters[cluster].forward(call, None if feed is None else feed.seen)
+        self._clusters[cluster].forward(call)
 
 
 class KeyRead:

@@ -87,13 +87,13 @@ def no_trailers() -> RpcError:
     return RpcError(Code.INTERNAL, "server closed the stream without sending trailers")
 
 
-def header_revision(data: bytes) -> int:
-    """The revision in the header at the front of a framed reply (its field 1; cluster, member, revision and term are fields 1 to 4 of it);
-    0 where there is none."""
-    if data[5:6] != b"\x0a":
+def header_revision(data: bytes, at: int) -> int:
+    """The revision in the header at the front of the reply that begins there: its field 1, below 128 bytes, as it is four numbers. 0 where
+    there is none."""
+    if data[at : at + 1] != b"\x0a":
         return 0
     try:
-        return ResponseHeader.FromString(data[7 : 7 + data[6]]).revision
+        return int(ResponseHeader.FromString(data[at + 2 : at + 2 + data[at + 1]]).revision)
     except (DecodeError, IndexError):
         return 0
 
@@ -140,7 +140,7 @@ class Relay:
 
     def on_data(self, stream: Stream, data: bytes, end: bool) -> None:
         if self._seen is not None:
-            self._seen(header_revision(data))
+            self._seen(header_revision(data, 5))
             self._seen = None
         if not self._passing and not self._reply and len(data) < SMALL and not self._call.method.server_streaming:
             self._reply = data

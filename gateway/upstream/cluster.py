@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.core.errors import Code, RpcError
 from gateway.etcdpb.methods import Method
-from gateway.upstream.calls import NOT_SENT, NOTHING, Caller, Outgoing, Receiver, Relay, Streaming, Unary
+from gateway.upstream.calls import NOT_SENT, NOTHING, Caller, Outgoing, Receiver, Relay, Streaming, Unary, header_revision
 from gateway.upstream.channel import Channel
 from gateway.upstream.link import Link, LinkState
 
@@ -39,10 +39,12 @@ class Endpoint:
 
 
 class Cluster:
-    """A raft group: a call goes to the connected endpoint with the fewest calls under way."""
+    """A raft group: a call goes to the connected endpoint with the fewest calls under way. `seen`, if set, is told the revision in the
+    header of each reply."""
 
     def __init__(self, name: str, urls: Sequence[str], report: Report) -> None:
         self.name = name
+        self.seen: Callable[[int], None] | None = None
         self._report = report
         self._parked: deque[tuple[Outgoing, bool]] = deque()
         self._settled = asyncio.Event()
@@ -63,12 +65,11 @@ class Cluster:
 
     # calls
 
-    def forward(self, call: Caller, seen: Callable[[int], None] | None = None) -> None:
+    def forward(self, call: Caller) -> None:
         """Relay: send the request's own bytes to an endpoint, pass the reply's bytes (any number of messages) and its status on to the
-        client as they come. Honours the call's deadline, metadata and cancel. Without an endpoint: fails with Unavailable. `seen` is told
-        the revision in the reply's header."""
+        client as they come. Honours the call's deadline, metadata and cancel. Without an endpoint: fails with Unavailable."""
         call.cluster = self.name
-        relay = Relay(call, self._again, seen)
+        relay = Relay(call, self._again, self.seen)
         channel = self._pick(False)
         if channel is not None:
             relay.start(channel)
@@ -83,11 +84,14 @@ class Cluster:
         self.dispatch(call)
         try:
             async with asyncio.timeout_at(deadline):
-                return await call.reply
+                reply = await call.reply
         except TimeoutError:
             raise RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded") from None
         finally:
             call.cancel()
+        if self.seen is not None:
+            self.seen(header_revision(reply, 0))
+        return reply
 
     def stream(self, method: Method, receiver: Receiver, metadata: Mapping[bytes, bytes]) -> Streaming:
         """Open a two-way stream (Watch, LeaseKeepAlive). A failure to open arrives as receiver.on_end, never raised and never before

@@ -76,6 +76,7 @@ class Feed:
         self.bypasses: Counter[str] = Counter()
         self.aside = False
         self.confirmations = Confirmations(cluster, self._confirmed)
+        cluster.seen = self.seen
         self._intervals = intervals
         self._lows = [low for low, _ in intervals]
         self._window = window
