@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import groupby
 from typing import Protocol
 
+from gateway.core.assembly import proves_progress
 from gateway.core.errors import NO_LEADER, Code, RpcError
+from gateway.core.joins import version_key
 from gateway.core.store import Event, Store, Window
 from gateway.core.watchers import Watchers
 from gateway.etcdpb import kv_pb2
@@ -27,6 +29,7 @@ from gateway.upstream.loading import Interval, pages, tagged, versions
 from gateway.upstream.watching import Rebuild, Watching
 
 RANGE = method("kv", "range")
+STATUS = method("maintenance", "status")
 
 PATIENCE = 5.0
 """Seconds for each step of a start: a page, the watch's creation, the look at the last known key."""
@@ -63,8 +66,17 @@ class Feed:
     reached. `hits`: reads that were answered from the store; `bypasses`: those that could have been but for a reason; both only grow, as
     `rebuilds` does."""
 
-    def __init__(self, cluster: Cluster, intervals: Sequence[Interval], window: Window, budget: int, report: Report) -> None:
-        """`intervals`: the cached keys, sorted and disjoint. `budget`: bytes that the store may have."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        intervals: Sequence[Interval],
+        window: Window,
+        budget: int,
+        report: Report,
+        watched: Sequence[Interval] = (),
+    ) -> None:
+        """`intervals`: the cached keys, sorted and disjoint. `budget`: bytes that the store may have. `watched`: the only keys that are
+        watched, where the cluster is shared with others; none: all."""
         self.cluster = cluster
         self.state = FeedState.LOADING
         self.store = Store(window)
@@ -81,6 +93,7 @@ class Feed:
         self._lows = [low for low, _ in intervals]
         self._window = window
         self._budget = budget
+        self._watched = watched
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._lagging = False
@@ -133,7 +146,7 @@ class Feed:
         if self.revision >= self.known:
             reader.confirmed()
         else:
-            self._arrivals.wait(self.known, (reader,), self._loop.time())
+            self._await(self.known, (reader,))
 
     def seen(self, revision: int) -> None:
         """A client was told this revision of the cluster."""
@@ -190,6 +203,8 @@ class Feed:
 
     async def _load(self) -> None:
         """All cached keys at one revision."""
+        if self._watched:
+            await self._check_version()
         store, aside = Store(self._window), self.aside
         first: pb.ResponseHeader | None = None
         newest: kv_pb2.KeyValue | None = None
@@ -212,6 +227,13 @@ class Feed:
         self._last = None if newest is None else (newest.key, tagged(newest.SerializeToString()))
         self.seen(first.revision)
 
+    async def _check_version(self) -> None:
+        """A watch on some keys needs progress notifications, and only newer versions of etcd send them rightly."""
+        status = pb.StatusResponse.FromString(await self.cluster.unary(STATUS, b"", deadline=self._loop.time() + PATIENCE))
+        if not proves_progress(version_key(status.version)):
+            text = f"`feed: routes` needs etcd 3.4.31, 3.5.13 or 3.6, whose progress notifications are right; this is {status.version}"
+            raise RpcError(Code.FAILED_PRECONDITION, text)
+
     def _set_aside(self, aside: bool) -> None:
         if aside and not self.aside:
             self._report(self.cluster.name, "aside", f"the cached keys need more than {self._budget >> 20} MiB")
@@ -219,7 +241,7 @@ class Feed:
 
     async def _follow(self) -> None:
         """Watch until the stream ends. Raises Rebuild, or RpcError when it has ended."""
-        watch = self._watch = Watching(self.cluster, self.revision + 1)
+        watch = self._watch = Watching(self.cluster, self.revision + 1, self._watched)
         try:
             async with asyncio.timeout(PATIENCE):
                 await watch.created
@@ -277,12 +299,12 @@ class Feed:
 
     # what the watch brings
 
-    def _events(self, header: pb.ResponseHeader, events: Iterable[kv_pb2.Event]) -> None:
+    def _events(self, header: pb.ResponseHeader, events: Sequence[kv_pb2.Event]) -> None:
         """Whole revisions. Raises Rebuild."""
         if header.cluster_id != self.header.cluster_id:
             raise Rebuild("another cluster answers at its endpoints")
         for revision, changes in groupby(events, _revision):
-            if revision != self.watchers.revision + 1:
+            if revision != self.watchers.revision + 1 and not self._watched:
                 raise Rebuild(f"revision {revision} came after {self.watchers.revision}")
             happened = [event(each) for each in changes]
             if not self.aside:
@@ -290,7 +312,11 @@ class Feed:
             self.watchers.append(revision, happened)
             last = happened[-1]
             self._last = last.key, None if last.deleted else last.entry
-        header.revision = self.watchers.revision
+        if self._watched and header.revision > self.revision:
+            self.watchers.append(header.revision, [])
+            if not self.aside:
+                self.store.apply(header.revision, ())
+        header.revision = self.revision
         self.header, self._head = header, b""
         self.known = max(self.known, header.revision)
         if self.store.bytes > self._budget:
@@ -319,7 +345,12 @@ class Feed:
         elif self.revision >= header.revision:
             self._serve(header, readers)
         else:
-            self._arrivals.wait(header.revision, readers, self._loop.time())
+            self._await(header.revision, readers)
+
+    def _await(self, revision: int, readers: Sequence[Reader]) -> None:
+        self._arrivals.wait(revision, readers, self._loop.time())
+        if self._watch is not None:
+            self._watch.prove(revision)
 
     def _serve(self, header: pb.ResponseHeader, readers: Sequence[Reader]) -> None:
         """Served by the member that confirmed."""

@@ -10,7 +10,9 @@ from itertools import count
 
 import pytest
 
+from gateway.core.assembly import proves_progress
 from gateway.core.errors import RpcError
+from gateway.core.joins import version_key
 from gateway.core.store import Window
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
@@ -29,10 +31,12 @@ _names = count()
 class Following:
     """A cluster, its feed, and what was told of it."""
 
-    def __init__(self, urls: list[str], intervals: tuple[Interval, ...], budget: int, window: Window) -> None:
+    def __init__(
+        self, urls: list[str], intervals: tuple[Interval, ...], budget: int, window: Window, watched: tuple[Interval, ...]
+    ) -> None:
         self.told: list[tuple[str, str]] = []
         self.cluster = Cluster("c", urls, lambda *changes: None)
-        self.feed = Feed(self.cluster, intervals, window, budget, lambda name, event, reason: self.told.append((event, reason)))
+        self.feed = Feed(self.cluster, intervals, window, budget, lambda name, event, reason: self.told.append((event, reason)), watched)
 
     async def put(self, key: bytes, value: bytes) -> int:
         reply = await self.cluster.unary(PUT, pb.PutRequest(key=key, value=value).SerializeToString(), deadline=soon())
@@ -67,9 +71,13 @@ def soon() -> float:
 
 @contextlib.asynccontextmanager
 async def following(
-    etcd: EtcdCluster, intervals: tuple[Interval, ...] = EVERYTHING, budget: int = 1 << 30, window: Window | None = None
+    etcd: EtcdCluster,
+    intervals: tuple[Interval, ...] = EVERYTHING,
+    budget: int = 1 << 30,
+    window: Window | None = None,
+    watched: tuple[Interval, ...] = (),
 ) -> AsyncIterator[Following]:
-    made = Following(etcd.urls, intervals, budget, window or Window())
+    made = Following(etcd.urls, intervals, budget, window or Window(), watched)
     ticking = asyncio.create_task(tick(made))
     try:
         assert await made.cluster.settled(10)
@@ -290,5 +298,37 @@ def test_over_its_budget_it_steps_aside(etcd: EtcdCluster) -> None:
             await made.live()
             assert not made.feed.caching and len(made.feed.store) == 0
             await made.delete(below, below + b"~")
+
+    run(work)
+
+
+def test_a_feed_of_routes_only(etcd: EtcdCluster) -> None:
+    """Other keys of the cluster are none of its business; that nothing is missing is proven by progress, where that is right."""
+
+    async def work() -> None:
+        below = prefix()
+        parts = ((below + b"b", below + b"c"), (below + b"x", below + b"z"))
+        async with following(etcd, parts, watched=parts) as made:
+            if not proves_progress(version_key(etcd.version)):
+                await made.until("told", lambda: made.told)
+                assert made.told[0][1].startswith("FAILED_PRECONDITION: `feed: routes` needs etcd 3.4.31, 3.5.13 or 3.6")
+                assert not made.feed.live and not await confirmed(made.feed)
+                return
+            await made.live()
+            for number in range(30):
+                revision = await made.put(below + b"a", b"not watched")
+                assert await confirmed(made.feed)
+                assert made.feed.revision >= revision, "proven without an event"
+                for name in (b"b1", b"x1", b"b2", b"c"):
+                    revision = await made.put(below + name, b"%d" % number)
+                assert await confirmed(made.feed)
+                assert made.feed.revision >= revision
+            await made.same(*parts[0])
+            await made.same(*parts[1])
+            assert list(made.feed.store.scan(below + b"c", below + b"d", made.feed.revision)) == []
+            revision = await made.delete(below + b"b1")
+            await made.until("told of an event without being asked", lambda: made.feed.revision >= revision)
+            await made.same(*parts[0])
+            assert made.feed.rebuilds == 0
 
     run(work)
