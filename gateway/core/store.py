@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -162,27 +162,45 @@ class Store:
         index = bisect_right(chain, revision, key=_revision)
         return chain[index - 1].entry if index else None
 
-    def scan(self, key: bytes, end: bytes | None, revision: int) -> Iterator[bytes]:
-        """Entries of [key, end) in key order at a revision; end None: to the last key."""
+    def newest(self, key: bytes) -> bytes | None:
+        """The key's entry at the store's revision; None if it does not exist."""
+        version = self._latest.get(key)
+        return None if version is None else version.entry
+
+    def names(self, key: bytes, end: bytes | None, last: bytes | None, descending: bool, most: int) -> list[bytes]:
+        """Keys of [key, end), end None: to the last key, that exist now or did within the history; those that follow `last`, in order."""
+        if descending:
+            return list(islice(self._keys.irange(key, end if last is None else last, (True, False), True), most))
+        return list(islice(self._keys.irange(key if last is None else last, end, (last is None, False)), most))
+
+    def entries(self, names: list[bytes], revision: int) -> list[bytes]:
+        """The entries at a revision of those that exist there."""
         latest = self._latest
-        for name in self._names(key, end):
-            version = latest[name]
-            entry = version.entry if version.revision <= revision else self._at(name, revision)
-            if entry is not None:
-                yield entry
+        if revision == self.revision:
+            return [entry for name in names if (entry := latest[name].entry) is not None]
+        versions = ((name, latest[name]) for name in names)
+        found = (version.entry if version.revision <= revision else self._at(name, revision) for name, version in versions)
+        return [entry for entry in found if entry is not None]
 
-    def page(self, key: bytes, end: bytes | None, limit: int) -> list[bytes]:
-        """Entries of [key, end) at the store's revision; limit 0: all."""
-        latest = self._latest
-        entries = (entry for name in self._names(key, end) if (entry := latest[name].entry) is not None)
-        return list(islice(entries, limit)) if limit else list(entries)
+    def scan(self, key: bytes, end: bytes | None, revision: int) -> list[bytes]:
+        """All entries of [key, end) in key order at a revision; end None: to the last key."""
+        return self.entries(self.names(key, end, None, False, len(self._keys)), revision)
 
-    def count(self, key: bytes, end: bytes | None) -> int:
-        """How many keys of [key, end) exist at the store's revision; O(log n)."""
-        return _between(self._keys, key, end) - _between(self._tombs, key, end)
+    def count(self, key: bytes, end: bytes | None, revision: int) -> int:
+        """How many keys of [key, end) exist at a revision: O(log n) for the store's own, and a look at what happened since for others."""
+        found = _between(self._keys, key, end) - _between(self._tombs, key, end)
+        if revision < self.revision:
+            for name in self._touched_since(revision):
+                if key <= name and (end is None or name < end):
+                    found += (self.get(name, revision) is not None) - (self.newest(name) is not None)
+        return found
 
-    def _names(self, key: bytes, end: bytes | None) -> Iterator[bytes]:
-        names: Iterator[bytes] = self._keys.irange(key, end, (True, False))
+    def _touched_since(self, revision: int) -> set[bytes]:
+        names: set[bytes] = set()
+        for at, keys, _ in reversed(self._log):
+            if at <= revision:
+                break
+            names.update(keys)
         return names
 
 

@@ -6,7 +6,10 @@ than a client was told through this gateway; one at a revision that the store's 
 
 from __future__ import annotations
 
+import asyncio
+
 from gateway.core.plan import Forward
+from gateway.core.reads import Moved, Reading, obstacle
 from gateway.core.routes import Route
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.services.call import Call
@@ -15,6 +18,12 @@ from gateway.upstream.feed import Feed
 
 ONE = b"\x20\x01"
 """`count: 1` of a RangeResponse."""
+
+SMALL = 1 << 20
+"""Bytes of a reply that is written at once."""
+
+PIECE = 256 << 10
+"""Bytes of a larger one that are written at a time."""
 
 
 def framed(*parts: bytes) -> bytes:
@@ -41,7 +50,7 @@ class Reads:
         if feed is None:
             self.forward(call, route.cluster, route.coalesce)
         elif (reason := self._miss(call, feed)) is not None:
-            self._bypass(call, feed, route.coalesce, reason)
+            self.bypass(call, feed, route.coalesce, reason)
         else:
             read = KeyRead(self, call, feed, key, route.coalesce)
             (feed.current if serializable else feed.confirm)(read)
@@ -52,7 +61,15 @@ class Reads:
         if feed is None:
             self.forward(call, decision.cluster, decision.coalesce)
             return
-        self._bypass(call, feed, decision.coalesce, "range")
+        reason = self._miss(call, feed) or obstacle(request)
+        if reason is not None:
+            self.bypass(call, feed, decision.coalesce, reason)
+            return
+        read = RangeRead(self, call, feed, request, decision.coalesce)
+        if 0 < request.revision <= feed.revision:
+            read.confirmed()
+        else:
+            (feed.current if request.serializable else feed.confirm)(read)
 
     def _miss(self, call: Call, feed: Feed) -> str | None:
         """Why the feed can't be asked now."""
@@ -60,7 +77,7 @@ class Reads:
             return "not synced"
         return "identity" if identified(call) else None
 
-    def _bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str) -> None:
+    def bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str) -> None:
         feed.bypasses[reason] += 1
         self.forward(call, feed.cluster.name, coalesce)
 
@@ -85,10 +102,83 @@ class KeyRead:
         feed = self._feed
         feed.hits += 1
         self._call.cluster = feed.cluster.name
-        entry = feed.store.get(self._key, feed.store.revision)
+        entry = feed.store.newest(self._key)
         self._call.reply_raw(framed(feed.head) if entry is None else framed(feed.head, entry, ONE))
 
     def unconfirmed(self) -> None:
         if not self._call.ended:
-            self._feed.bypasses["unconfirmed"] += 1
-            self._reads.forward(self._call, self._feed.cluster.name, self._coalesce)
+            self._reads.bypass(self._call, self._feed, self._coalesce, "unconfirmed")
+
+
+class RangeRead:
+    """A read of a range; implements upstream.confirm.Reader."""
+
+    __slots__ = ("_call", "_coalesce", "_feed", "_reads", "_request")
+
+    def __init__(self, reads: Reads, call: Call, feed: Feed, request: pb.RangeRequest, coalesce: bool) -> None:
+        self._reads = reads
+        self._call = call
+        self._feed = feed
+        self._request = request
+        self._coalesce = coalesce
+
+    def confirmed(self) -> None:
+        """A small answer is given at once, a large one is gathered in steps, so that others have their turns."""
+        call, feed = self._call, self._feed
+        if call.ended:
+            return
+        try:
+            reading = Reading(feed.store, self._request)
+            reading.step()
+        except Moved:
+            self._bypass("history")
+            return
+        feed.hits += 1
+        call.cluster = feed.cluster.name
+        head = feed.head
+        if reading.done and reading.size < SMALL:
+            call.reply_raw(framed(head, *reading.parts, reading.tail))
+        else:
+            call.run(self._gather(reading, head))
+
+    def unconfirmed(self) -> None:
+        if not self._call.ended:
+            self._bypass("unconfirmed")
+
+    def _bypass(self, reason: str) -> None:
+        self._reads.bypass(self._call, self._feed, self._coalesce, reason)
+
+    async def _gather(self, reading: Reading, head: bytes) -> None:
+        try:
+            while not reading.done:
+                await asyncio.sleep(0)
+                reading.step()
+        except Moved:
+            self._feed.hits -= 1
+            self._bypass("history")
+        else:
+            await send_slowly(self._call, head, reading)
+
+
+async def send_slowly(call: Call, head: bytes, reading: Reading) -> None:
+    """A large reply, no faster than the client reads."""
+    size = len(head) + reading.size + len(reading.tail)
+    batch, waiting = [b"\x00" + size.to_bytes(4, "big"), head], 0
+    for part in reading.parts:
+        batch.append(part)
+        waiting += len(part)
+        if waiting >= PIECE:
+            call.send_raw(b"".join(batch))
+            batch, waiting = [], 0
+            await writable(call)
+    call.send_raw(b"".join((*batch, reading.tail)))
+    call.end()
+
+
+async def writable(call: Call) -> None:
+    """Let others have their turn; if the client reads slowly, until it has read."""
+    await asyncio.sleep(0)
+    if not call.writable and not call.ended:
+        ready = asyncio.Event()
+        call.on_writable = ready.set
+        await ready.wait()

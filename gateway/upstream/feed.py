@@ -17,6 +17,7 @@ from typing import Protocol
 from gateway.core.assembly import proves_progress
 from gateway.core.errors import NO_LEADER, Code, RpcError
 from gateway.core.joins import version_key
+from gateway.core.reads import tagged
 from gateway.core.store import Event, Store, Window
 from gateway.core.watchers import Watchers
 from gateway.etcdpb import kv_pb2
@@ -25,7 +26,7 @@ from gateway.etcdpb.methods import method
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.confirm import Arrivals, Confirmations, Reader, give_up
 from gateway.upstream.link import pause_before
-from gateway.upstream.loading import Interval, pages, tagged, versions
+from gateway.upstream.loading import Interval, pages, versions
 from gateway.upstream.watching import Rebuild, Watching
 
 RANGE = method("kv", "range")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from gateway.core.keyrange import EVERYTHING_FROM, after
+from gateway.core.reads import tagged
 from gateway.core.store import Version
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.kv_pb2 import KeyValue
@@ -49,23 +50,3 @@ async def pages(
 def versions(kvs: Iterable[KeyValue]) -> list[tuple[bytes, Version]]:
     """As a store loads them."""
     return [(kv.key, Version(kv.mod_revision, tagged(kv.SerializeToString()))) for kv in kvs]
-
-
-def tagged(kv: bytes) -> bytes:
-    """A serialised KeyValue as field 2 of a message."""
-    size = len(kv)
-    if size < 0x80:
-        return b"\x12%c%b" % (size, kv)
-    if size < 0x4000:
-        return b"\x12%c%c%b" % (size & 0x7F | 0x80, size >> 7, kv)
-    return b"\x12" + varint(size) + kv
-
-
-def varint(number: int) -> bytes:
-    """Protobuf's encoding of a number that is not negative."""
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)

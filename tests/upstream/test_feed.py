@@ -13,13 +13,14 @@ import pytest
 from gateway.core.assembly import proves_progress
 from gateway.core.errors import RpcError
 from gateway.core.joins import version_key
+from gateway.core.reads import tagged
 from gateway.core.store import Window
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
 from gateway.upstream import feed as feeds
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.feed import Feed, FeedState
-from gateway.upstream.loading import Interval, tagged
+from gateway.upstream.loading import Interval
 from tests.etcd import EtcdCluster
 from tests.etcd import cluster as etcd_cluster
 
