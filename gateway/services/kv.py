@@ -19,7 +19,6 @@ from gateway.services.reads import Reads
 from gateway.services.scope import Scope
 
 COMPACT = method("kv", "compact")
-RANGE = method("kv", "range")
 
 Request = TypeVar("Request", bound=Message)
 
@@ -145,6 +144,5 @@ class KV:
         return [first, *rest]
 
     async def _part(self, call: Call, request: pb.RangeRequest, span: Span, revision: int) -> pb.RangeResponse:
-        asked = part(request, span, revision).SerializeToString()
-        message = await self._clusters[span.cluster].unary(RANGE, asked, deadline=call.deadline, metadata=call.metadata)
-        return pb.RangeResponse.FromString(message)
+        asked = part(request, span, revision)
+        return pb.RangeResponse.FromString(await self._reads.part(call, span.cluster, asked))

@@ -7,23 +7,25 @@ than a client was told through this gateway; one at a revision that the store's 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from gateway.core.listings import Listing, in_pieces
 from gateway.core.plan import Forward
 from gateway.core.reads import Moved, Reading, obstacle
 from gateway.core.routes import Route
 from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.methods import method
 from gateway.services.call import Call
 from gateway.services.scope import Scope
 from gateway.upstream.feed import Feed
 
+RANGE = method("kv", "range")
+
 ONE = b"\x20\x01"
 """`count: 1` of a RangeResponse."""
 
-SMALL = 1 << 20
-"""Bytes of a reply that is written at once."""
-
-PIECE = 256 << 10
-"""Bytes of a larger one that are written at a time."""
+SMALL = 16 << 10
+"""Bytes of a reply that is not worth remembering."""
 
 
 def framed(*parts: bytes) -> bytes:
@@ -41,6 +43,7 @@ class Reads:
     """Where the ranges of one listener are answered: from a feed's store, or by a cluster."""
 
     def __init__(self, scope: Scope) -> None:
+        self._routes = scope.routes
         self._clusters = scope.clusters
         self._feeds = scope.feeds
 
@@ -81,6 +84,35 @@ class Reads:
         feed.bypasses[reason] += 1
         self.forward(call, feed.cluster.name, coalesce)
 
+    async def part(self, call: Call, cluster: str, request: pb.RangeRequest) -> bytes:
+        """What one cluster has of a range over several; the message. Raises RpcError."""
+        feed = self._feeds.get(cluster)
+        if feed is not None and all(route.cache for route in self._routes.owners(request.key, request.range_end)):
+            message = await self._from_store(call, feed, request)
+            if message is not None:
+                return message
+        asked = request.SerializeToString()
+        return await self._clusters[cluster].unary(RANGE, asked, deadline=call.deadline, metadata=call.metadata)
+
+    async def _from_store(self, call: Call, feed: Feed, request: pb.RangeRequest) -> bytes | None:
+        reason = self._miss(call, feed) or obstacle(request)
+        if reason is None and not 0 < request.revision <= feed.revision:
+            waiting = Waiting()
+            (feed.current if request.serializable else feed.confirm)(waiting)
+            reason = None if await waiting.answer else "unconfirmed"
+        if reason is None:
+            try:
+                reading, head = Reading(feed.store, request), feed.head
+                while not reading.done:
+                    reading.step()
+                    await asyncio.sleep(0)
+                feed.hits += 1
+                return b"".join((head, *reading.parts, reading.tail))
+            except Moved:
+                reason = "history"
+        feed.bypasses[reason] += 1
+        return None
+
     def forward(self, call: Call, cluster: str, coalesce: bool) -> None:
         """To the cluster, as it came."""
         self._clusters[cluster].forward(call)
@@ -110,6 +142,21 @@ class KeyRead:
             self._reads.bypass(self._call, self._feed, self._coalesce, "unconfirmed")
 
 
+class Waiting:
+    """A read that is awaited; implements upstream.confirm.Reader. `answer`: whether it is confirmed."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def confirmed(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(True)
+
+    def unconfirmed(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(False)
+
+
 class RangeRead:
     """A read of a range; implements upstream.confirm.Reader."""
 
@@ -129,17 +176,22 @@ class RangeRead:
             return
         try:
             reading = Reading(feed.store, self._request)
-            reading.step()
+            listing = feed.listings.find(call.framed, reading.revision)
+            if listing is None:
+                reading.step()
         except Moved:
             self._bypass("history")
             return
         feed.hits += 1
         call.cluster = feed.cluster.name
-        head = feed.head
-        if reading.done and reading.size < SMALL:
-            call.reply_raw(framed(head, *reading.parts, reading.tail))
+        if listing is not None:
+            self._send(feed.head, listing)
+        elif reading.done and reading.size < SMALL:
+            call.reply_raw(framed(feed.head, *reading.parts, reading.tail))
+        elif reading.done:
+            self._send(feed.head, self._keep(reading))
         else:
-            call.run(self._gather(reading, head))
+            call.run(self._gather(reading, feed.head))
 
     def unconfirmed(self) -> None:
         if not self._call.ended:
@@ -157,28 +209,35 @@ class RangeRead:
             self._feed.hits -= 1
             self._bypass("history")
         else:
-            await send_slowly(self._call, head, reading)
+            self._send(head, self._keep(reading))
+
+    def _keep(self, reading: Reading) -> Listing:
+        listing = Listing(reading.revision, reading.size + len(reading.tail), in_pieces(reading.parts, reading.tail))
+        self._feed.listings.keep(self._call.framed, listing)
+        return listing
+
+    def _send(self, head: bytes, listing: Listing) -> None:
+        prefix = b"\x00" + (len(head) + listing.size).to_bytes(4, "big") + head
+        Outflow(self._call, prefix, listing.pieces).go_on()
 
 
-async def send_slowly(call: Call, head: bytes, reading: Reading) -> None:
-    """A large reply, no faster than the client reads."""
-    size = len(head) + reading.size + len(reading.tail)
-    batch, waiting = [b"\x00" + size.to_bytes(4, "big"), head], 0
-    for part in reading.parts:
-        batch.append(part)
-        waiting += len(part)
-        if waiting >= PIECE:
-            call.send_raw(b"".join(batch))
-            batch, waiting = [], 0
-            await writable(call)
-    call.send_raw(b"".join((*batch, reading.tail)))
-    call.end()
+class Outflow:
+    """A large reply on its way, no faster than the client reads."""
 
+    __slots__ = ("_at", "_call", "_pieces")
 
-async def writable(call: Call) -> None:
-    """Let others have their turn; if the client reads slowly, until it has read."""
-    await asyncio.sleep(0)
-    if not call.writable and not call.ended:
-        ready = asyncio.Event()
-        call.on_writable = ready.set
-        await ready.wait()
+    def __init__(self, call: Call, prefix: bytes, pieces: Sequence[bytes]) -> None:
+        self._call = call
+        self._pieces = pieces
+        self._at = 0
+        call.send_raw(prefix)
+        call.on_writable = self.go_on
+
+    def go_on(self) -> None:
+        """Send what the client takes now."""
+        call = self._call
+        while self._at < len(self._pieces) and call.writable and not call.ended:
+            self._at += 1
+            call.send_raw(self._pieces[self._at - 1])
+        if self._at == len(self._pieces):
+            call.end()

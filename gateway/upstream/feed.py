@@ -17,6 +17,7 @@ from typing import Protocol
 from gateway.core.assembly import proves_progress
 from gateway.core.errors import NO_LEADER, Code, RpcError
 from gateway.core.joins import version_key
+from gateway.core.listings import Listings
 from gateway.core.reads import tagged
 from gateway.core.store import Event, Store, Window
 from gateway.core.watchers import Watchers
@@ -37,6 +38,10 @@ PATIENCE = 5.0
 
 LAG = 0.5
 """Seconds that the watch may be behind a confirmed revision before reads stop waiting for it."""
+
+
+LISTINGS_LIVE = 2.0
+"""Seconds after which a large answer that nobody asks for again is forgotten."""
 
 
 class FeedState(Enum):
@@ -82,6 +87,7 @@ class Feed:
         self.state = FeedState.LOADING
         self.store = Store(window)
         self.watchers = Watchers(window)
+        self.listings = Listings()
         self.header = pb.ResponseHeader()
         self.known = 0
         self.rebuilds = 0
@@ -98,6 +104,7 @@ class Feed:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._lagging = False
+        self._aged = 0.0
         self._arrivals = Arrivals()
         self._followers: set[Follower] = set()
         self._watch: Watching | None = None
@@ -168,6 +175,9 @@ class Feed:
     def tick(self, now: float) -> None:
         """Often: reads that have waited too long ask the cluster themselves."""
         self.confirmations.tick(now)
+        if now - self._aged > LISTINGS_LIVE:
+            self._aged = now
+            self.listings.age()
         if self._arrivals.late(now - LAG):
             self._lagging = True
             self._arrivals.close()
@@ -222,6 +232,7 @@ class Feed:
         assert first is not None
         store.start(first.revision)
         self.store = store
+        self.listings.clear()
         self._set_aside(aside)
         self.watchers.start(first.revision)
         self.header, self._head = first, b""
@@ -322,6 +333,7 @@ class Feed:
         self.known = max(self.known, header.revision)
         if self.store.bytes > self._budget:
             self.store = Store(self._window)
+            self.listings.clear()
             self._set_aside(True)
         self._lagging = self._lagging and self.revision < self.known
         self._arrivals.reached(self.revision)
