@@ -55,6 +55,7 @@ class Reads:
         elif (reason := self._miss(call, feed)) is not None:
             self.bypass(call, feed, route.coalesce, reason)
         else:
+            call.cluster = route.cluster
             read = KeyRead(self, call, feed, key, route.coalesce)
             (feed.current if serializable else feed.confirm)(read)
 
@@ -68,6 +69,7 @@ class Reads:
         if reason is not None:
             self.bypass(call, feed, decision.coalesce, reason)
             return
+        call.cluster = decision.cluster
         read = RangeRead(self, call, feed, request, decision.coalesce)
         if 0 < request.revision <= feed.revision:
             read.confirmed()
@@ -133,7 +135,6 @@ class KeyRead:
     def confirmed(self) -> None:
         feed = self._feed
         feed.hits += 1
-        self._call.cluster = feed.cluster.name
         entry = feed.store.newest(self._key)
         self._call.reply_raw(framed(feed.head) if entry is None else framed(feed.head, entry, ONE))
 
@@ -183,7 +184,6 @@ class RangeRead:
             self._bypass("history")
             return
         feed.hits += 1
-        call.cluster = feed.cluster.name
         if listing is not None:
             self._send(feed.head, listing)
         elif reading.done and reading.size < SMALL:

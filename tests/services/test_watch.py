@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from gateway.core.store import Window
 from gateway.etcdpb import rpc_pb2 as pb
 from tests.etcd import BINARIES, cluster, get
 from tests.gateway_process import gateway
@@ -380,16 +381,19 @@ def test_a_cluster_without_a_leader_ends_the_streams_that_ask_to_know() -> None:
                 assert patient.silent()
 
 
+HISTORY = Window().bytes
+
+
 def test_a_client_that_does_not_read_slows_nobody(own: Site) -> None:
-    """Its events wait in etcd, not in the gateway."""
+    """Its events wait in etcd, the gateway keeps no more than the history that it keeps anyway."""
     with Client(own.gateway.address) as lazy, own.client.watching() as stream, lazy.watching(paused=True) as slow:
         for each in (stream, slow):
             each.create(b"/big")
         stream.next()
         before = own.gateway.rss()
-        revisions = [own.client.put(b"/big", bytes(1 << 20)) for _ in range(60)]
-        assert [revision for _, revision in stream.events(60)] == revisions
-        assert own.gateway.rss() - before < 25 << 20
+        revisions = [own.client.put(b"/big", bytes(1 << 20)) for _ in range(200)]
+        assert [revision for _, revision in stream.events(200)] == revisions
+        assert own.gateway.rss() - before < HISTORY + (50 << 20)
         slow.read()
         slow.next()
-        assert [revision for _, revision in slow.events(60)] == revisions
+        assert [revision for _, revision in slow.events(200)] == revisions
