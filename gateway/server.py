@@ -27,7 +27,7 @@ from gateway.listeners.client import ClientPort
 from gateway.listeners.json import CALLS, make_runner
 from gateway.listeners.jsoncall import JsonCall
 from gateway.metrics import Metrics, Reading
-from gateway.observe import HomeFacts, Observer
+from gateway.observe import HomeFacts, Observer, feed_status
 from gateway.services import bind
 from gateway.services.scope import Scope
 from gateway.services.watch import WatchStream
@@ -235,7 +235,9 @@ class Gateway:
             }
             for endpoint in cluster.endpoints
         ]
-        return {"name": name, "available": cluster.available, "endpoints": endpoints}
+        feed = self.feeds.get(name)
+        cache = None if feed is None else feed_status(feed)
+        return {"name": name, "available": cluster.available, "endpoints": endpoints, "cache": cache}
 
     def _add_readings(self) -> None:
         read = self.metrics.read
