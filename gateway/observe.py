@@ -34,16 +34,20 @@ class Observer:
 
     def __init__(self, metrics: Metrics, slow_seconds: float) -> None:
         self._metrics = metrics
-        self._slow = slow_seconds or float("inf")
+        self.slow = slow_seconds or float("inf")
         self._log = logs.logger("calls")
 
     def record(self, call: Any, code: int, seconds: float) -> None:
         """Count it; log it if it was slow."""
         self._metrics.calls(call.cluster, call.method).ended(code, seconds, call.bytes_in, call.bytes_out)
-        if seconds >= self._slow and not call.method.server_streaming and call.method not in WAITING:
-            self._metrics.slow_requests += 1
-            fields = {"method": call.method.label, "cluster": call.cluster, **_keys(call)}
-            self._log.warning("slow_request", **fields, seconds=seconds, code=CODES.get(code, code))
+        if seconds >= self.slow and not call.method.server_streaming and call.method not in WAITING:
+            self.slow_request(call, code, seconds)
+
+    def slow_request(self, call: Any, code: int, seconds: float) -> None:
+        """Count and log it."""
+        self._metrics.slow_requests += 1
+        fields = {"method": call.method.label, "cluster": call.cluster, **_keys(call)}
+        self._log.warning("slow_request", **fields, seconds=seconds, code=CODES.get(code, code))
 
     def crashed(self, call: Any, error: Exception) -> None:
         """A defect of the gateway's own."""

@@ -26,6 +26,7 @@ from gateway.listeners.call import GrpcCall
 from gateway.listeners.client import ClientPort
 from gateway.listeners.json import CALLS, make_runner
 from gateway.listeners.jsoncall import JsonCall
+from gateway.listeners.quick import OpenRead
 from gateway.metrics import Metrics, Reading
 from gateway.observe import HomeFacts, Observer, feed_status
 from gateway.services import bind
@@ -135,7 +136,7 @@ class Gateway:
     async def _listen(self, listener: Listener) -> None:
         limits = self.config.limits
         scope = self.scope(listener)
-        handlers = bind(scope)
+        handlers, instants = bind(scope)
         facts = HomeFacts(scope, self.metrics)
         runner = make_runner(handlers, facts, self._observer, limits.max_request_bytes)
         await runner.setup()
@@ -143,6 +144,7 @@ class Gateway:
         port = ClientPort(
             name=listener.name,
             handlers={method.path: (method, handler) for method, handler in handlers.items()},
+            instants={method.path: (method, instant) for method, instant in instants.items()},
             web=runner.server,
             metrics=self.metrics,
             observer=self._observer,
@@ -257,11 +259,12 @@ class Gateway:
         """Both sides of each listener."""
         return zip(self.ports, self._runners, strict=False)  # the admin listener's runner is the last
 
-    def _calls(self) -> Iterator[tuple[str, GrpcCall | JsonCall]]:
+    def _calls(self) -> Iterator[tuple[str, GrpcCall | OpenRead | JsonCall]]:
         """The calls under way, and their listener."""
         for port, site in self._sites():
             for connection in port.connections:
                 yield from ((port.name, call) for call in connection.calls)
+                yield from ((port.name, read) for batch in connection.batches for read in batch.open())
             yield from ((port.name, call) for call in site.app[CALLS] if not call.ended)
 
     def _connections(self) -> Reading:

@@ -37,7 +37,12 @@ DEADLINE = RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 
 
 class Recorder(Protocol):
-    """Who counts and logs the calls."""
+    """Who counts and logs the calls. `slow`: seconds from which on a call is slow."""
+
+    slow: float
+
+    def slow_request(self, call: Any, code: int, seconds: float) -> None:
+        """Log a call that was recorded otherwise."""
 
     def record(self, call: Any, code: int, seconds: float) -> None:
         """The call has ended."""
@@ -78,6 +83,13 @@ class GrpcCall:
         connection.calls.add(self)
         if method.client_streaming:
             self.session = handler(self)
+
+    def take_over(self, message: bytes, deadline: float | None) -> None:
+        """Its request has come already."""
+        self._received = True
+        self.deadline = deadline
+        self.framed = frame_message(message)
+        self.bytes_in = len(message)
 
     # what comes from the client
 

@@ -13,6 +13,7 @@ from gateway.etcdpb.methods import Method
 from gateway.listeners.call import Recorder
 from gateway.listeners.grpc import GrpcConnection, Handler
 from gateway.metrics import Metrics
+from gateway.services.call import Instant
 from gateway.wire.connection import Limits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -26,6 +27,7 @@ class ClientPort:
 
     name: str
     handlers: Mapping[bytes, tuple[Method, Handler]]
+    instants: Mapping[bytes, tuple[Method, Instant]]
     web: Server
     metrics: Metrics
     observer: Recorder

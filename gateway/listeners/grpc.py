@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.core.errors import Code
 from gateway.etcdpb.methods import METHODS
 from gateway.listeners.call import GrpcCall
+from gateway.listeners.quick import Batch, Taker
 from gateway.services.call import Call, Session
 from gateway.wire.connection import Connection, Headers, Role, Stream
 from gateway.wire.frames import NO_ERROR, PROTOCOL_ERROR
@@ -33,11 +34,13 @@ class GrpcConnection(asyncio.Protocol):
         self.port = port
         self.loop = asyncio.get_running_loop()
         self.calls: set[GrpcCall] = set()
+        self.batches: set[Batch] = set()
         self.partial = 0
         self._transport: asyncio.Transport | None = None
         self.flush_due = False
         self._closing_since: float | None = None
-        self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time())
+        self._taker = Taker(self)
+        self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time(), self._taker)
 
     # asyncio.Protocol
 
@@ -49,6 +52,7 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.flush_due = True  # what the services reply at once is written here, without another loop turn
         self.conn.receive(data, self.loop.time())
+        self._taker.end()
         self._flush()
 
     def touch(self) -> None:
@@ -89,6 +93,9 @@ class GrpcConnection(asyncio.Protocol):
         for call in tuple(self.calls):
             if call.deadline is not None and call.deadline <= now:
                 call.expire()
+        for batch in tuple(self.batches):
+            if batch.deadline is not None and batch.deadline <= now:
+                batch.expire(now)
         self.conn.tick(now)
         self._flush()
         if self.conn.closing is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gateway.etcdpb.methods import METHODS, Method
+from gateway.etcdpb.methods import METHODS, Method, method
 from gateway.services.auth import Auth
+from gateway.services.call import Instant
 from gateway.services.cluster import Members
 from gateway.services.copies import Copies
 from gateway.services.election import Election
@@ -21,11 +22,12 @@ Handler = Callable[..., Any]
 """`(call, request)` for an RPC with one request, `(call) -> Session` for one with a stream of them."""
 
 
-def bind(scope: Scope) -> dict[Method, Handler]:
-    """Every RPC of etcd and what answers it on this listener."""
+def bind(scope: Scope) -> tuple[dict[Method, Handler], dict[Method, Instant]]:
+    """Every RPC of etcd and what answers it on this listener; and what may answer some of them in a shorter way."""
     copies = Copies(scope)
+    kv = KV(scope, copies)
     services = {
-        "kv": KV(scope, copies),
+        "kv": kv,
         "watch": Watch(scope),
         "lease": Lease(scope),
         "cluster": Members(scope),
@@ -34,4 +36,5 @@ def bind(scope: Scope) -> dict[Method, Handler]:
         "lock": Lock(scope, copies),
         "election": Election(scope, copies),
     }
-    return {method: getattr(services[method.service], method.name) for method in METHODS.values()}
+    handlers = {each: getattr(services[each.service], each.name) for each in METHODS.values()}
+    return handlers, {method("kv", "range"): kv.instant} if scope.feeds else {}

@@ -68,6 +68,37 @@ class Call(Protocol):
         replied by itself. The task is cancelled when the client cancels."""
 
 
+class Reader(Protocol):
+    """Who waits until the store may be read."""
+
+    def confirmed(self) -> None:
+        """What the store has now is not older than the question."""
+
+    def unconfirmed(self) -> None:
+        """That can't be had: ask the cluster."""
+
+
+class Source(Protocol):
+    """A cluster's keys in memory, as one listener may read them."""
+
+    name: str
+    """The cluster's."""
+
+    def confirm(self, reader: Reader) -> None:
+        """Tell the reader when it may read."""
+
+    def reply(self, key: bytes) -> bytes:
+        """The gRPC-framed reply about one key, from what the store has now."""
+
+    def decline(self, call: Call, key: bytes) -> None:
+        """Let the cluster answer."""
+
+
+Instant = Callable[[bytes, Mapping[bytes, bytes]], tuple[Source, bytes, bytes | None] | None]
+"""Shown a request's message and metadata: None if it is not for memory to answer; else the source, the key that is read, and the
+gRPC-framed reply, or None for a reply that the source has to be asked for when it has confirmed."""
+
+
 class Session(Protocol):
     """The service's side of a streaming call."""
 

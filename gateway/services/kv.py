@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -13,7 +14,7 @@ from gateway.core.plan import Decision, Forward, Refuse, Scatter, only_key, plan
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
-from gateway.services.call import SEVERAL, Call
+from gateway.services.call import SEVERAL, Call, Source
 from gateway.services.copies import Copies
 from gateway.services.reads import Reads
 from gateway.services.scope import Scope
@@ -51,6 +52,13 @@ class KV:
             call.run(self._scatter(call, decoded, decision.parts))
         else:
             call.fail(decision.status.error())
+
+    def instant(self, request: bytes, metadata: Mapping[bytes, bytes]) -> tuple[Source, bytes, bytes | None] | None:
+        """services.call.Instant for `range`."""
+        key = only_key(request)
+        if key is None:
+            return None
+        return self._reads.instant(self._routes.route_of(key), key, len(request) > 2 + len(key), metadata)
 
     def range_stream(self, call: Call, request: bytes) -> None:
         """Forwarded to one cluster."""

@@ -7,7 +7,7 @@ than a client was told through this gateway; one at a revision that the store's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.core.listings import Listing, in_pieces
 from gateway.core.plan import Forward
@@ -15,7 +15,7 @@ from gateway.core.reads import Moved, Reading, obstacle
 from gateway.core.routes import Route
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
-from gateway.services.call import Call
+from gateway.services.call import Call, Source
 from gateway.services.scope import Scope
 from gateway.upstream.feed import Feed
 
@@ -33,9 +33,8 @@ def framed(*parts: bytes) -> bytes:
     return b"\x00" + sum(map(len, parts)).to_bytes(4, "big") + b"".join(parts)
 
 
-def identified(call: Call) -> bool:
-    """The call says who asks."""
-    metadata = call.metadata
+def identified(metadata: Mapping[bytes, bytes]) -> bool:
+    """It says who asks: the store has what the gateway may read, and that may be more."""
     return bool(metadata) and (b"token" in metadata or b"authorization" in metadata)
 
 
@@ -46,18 +45,34 @@ class Reads:
         self._routes = scope.routes
         self._clusters = scope.clusters
         self._feeds = scope.feeds
+        self._memories = {  # by identity: the hash of a route takes longer than all the rest
+            id(route): Memory(self, scope.feeds[route.cluster], route.coalesce)
+            for route in scope.routes.routes
+            if route.cache and route.cluster in scope.feeds
+        }
 
     def key(self, call: Call, route: Route, key: bytes, serializable: bool) -> None:
         """A request for one key and nothing else."""
-        feed = self._feeds.get(route.cluster) if route.cache else None
-        if feed is None:
+        memory = self._memories.get(id(route))
+        if memory is None:
             self.forward(call, route.cluster, route.coalesce)
-        elif (reason := self._miss(call, feed)) is not None:
-            self.bypass(call, feed, route.coalesce, reason)
+        elif (reason := self._miss(call, memory.feed)) is not None:
+            self.bypass(call, memory.feed, route.coalesce, reason)
         else:
             call.cluster = route.cluster
-            read = KeyRead(self, call, feed, key, route.coalesce)
-            (feed.current if serializable else feed.confirm)(read)
+            read = KeyRead(memory, call, key)
+            (memory.feed.current if serializable else memory.feed.confirm)(read)
+
+    def instant(
+        self, route: Route, key: bytes, serializable: bool, metadata: Mapping[bytes, bytes]
+    ) -> tuple[Source, bytes, bytes | None] | None:
+        """services.call.Instant for a key."""
+        memory = self._memories.get(id(route))
+        if memory is None or not memory.feed.caching or (metadata and identified(metadata)):
+            return None
+        if not serializable:
+            return memory, key, None
+        return (memory, key, memory.reply(key)) if memory.feed.revision >= memory.feed.known else None
 
     def range(self, call: Call, request: pb.RangeRequest, decision: Forward) -> None:
         """Any request of one cluster."""
@@ -80,7 +95,7 @@ class Reads:
         """Why the feed can't be asked now."""
         if not feed.caching:
             return "not synced"
-        return "identity" if identified(call) else None
+        return "identity" if identified(call.metadata) else None
 
     def bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str) -> None:
         feed.bypasses[reason] += 1
@@ -120,27 +135,47 @@ class Reads:
         self._clusters[cluster].forward(call)
 
 
-class KeyRead:
-    """A read of one key; implements upstream.confirm.Reader."""
+class Memory:
+    """The keys of a route in memory; implements services.call.Source."""
 
-    __slots__ = ("_call", "_coalesce", "_feed", "_key", "_reads")
-
-    def __init__(self, reads: Reads, call: Call, feed: Feed, key: bytes, coalesce: bool) -> None:
+    def __init__(self, reads: Reads, feed: Feed, coalesce: bool) -> None:
+        self.name = feed.cluster.name
+        self.feed = feed
+        self.confirm = feed.confirm
         self._reads = reads
-        self._call = call
-        self._feed = feed
-        self._key = key
         self._coalesce = coalesce
 
-    def confirmed(self) -> None:
-        feed = self._feed
+    def reply(self, key: bytes) -> bytes:
+        """services.call.Source"""
+        feed = self.feed
         feed.hits += 1
-        entry = feed.store.newest(self._key)
-        self._call.reply_raw(framed(feed.head) if entry is None else framed(feed.head, entry, ONE))
+        head, entry = feed.head, feed.store.newest(key)
+        if entry is None:
+            return b"\x00" + len(head).to_bytes(4, "big") + head
+        return b"".join((b"\x00", (len(head) + len(entry) + 2).to_bytes(4, "big"), head, entry, ONE))
+
+    def decline(self, call: Call, key: bytes) -> None:
+        """services.call.Source"""
+        self._reads.bypass(call, self.feed, self._coalesce, "unconfirmed")
+
+
+class KeyRead:
+    """A read of one key; implements services.call.Reader."""
+
+    __slots__ = ("_call", "_key", "_memory")
+
+    def __init__(self, memory: Memory, call: Call, key: bytes) -> None:
+        self._memory = memory
+        self._call = call
+        self._key = key
+
+    def confirmed(self) -> None:
+        if not self._call.ended:
+            self._call.reply_raw(self._memory.reply(self._key))
 
     def unconfirmed(self) -> None:
         if not self._call.ended:
-            self._reads.bypass(self._call, self._feed, self._coalesce, "unconfirmed")
+            self._memory.decline(self._call, self._key)
 
 
 class Waiting:

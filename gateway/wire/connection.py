@@ -13,7 +13,7 @@ from gateway.wire.hpack import Decoder, Encoder, HeaderListTooLarge, Headers, Hp
 from gateway.wire.numbering import Numbering
 from gateway.wire.output import Output
 from gateway.wire.reader import FrameReader
-from gateway.wire.streams import NOBODY, Handler, Limits, Owner, Role, Stream, data_fault, greeting, header_fault, is_interim
+from gateway.wire.streams import INTERIM, NOBODY, Handler, Heads, Limits, Owner, Role, Stream, Taker, data_fault, greeting
 
 __all__ = ["Connection", "Handler", "Headers", "Limits", "Owner", "Role", "Stream"]
 
@@ -22,20 +22,16 @@ _KEEPALIVE_PING = f.frame(f.PING, 0, 0, b"keepaliv")
 
 class Connection:
     """After a protocol error or a guard's verdict `closing` says why and the GOAWAY frame is in the output: write it, then close the
-    transport. `streams` are the open ones."""
+    transport. `streams` are the open ones. `taker`, if any, is offered each request that comes whole."""
 
-    __slots__ = (
-        "_decoder", "_going_away", "_guards", "_half_window", "_handler", "_keepalive", "_last_taken", "_limits", "_numbering", "_output",
-        "_peer_streams", "_reader", "_server", "_strikes", "_unreturned", "_usual_head", "_usual_trailers", "closing", "encoder",
-        "streams",
-    )  # fmt: skip
-
-    def __init__(self, role: Role, handler: Handler, limits: Limits, now: float) -> None:
+    def __init__(self, role: Role, handler: Handler, limits: Limits, now: float, taker: Taker | None = None) -> None:
         self.closing: str | None = None
         self.streams: dict[int, Stream] = {}
         self.encoder = Encoder()
         self._server = role is Role.SERVER
         self._handler = handler
+        self._taker = taker
+        self._begun: dict[int, tuple[Headers, bytes | None]] = {}  # requests whose data may follow in the same bytes
         self._limits = limits
         self._decoder = Decoder(limits.max_header_list)
         self._output = Output(limits, self._end_local)
@@ -47,8 +43,7 @@ class Connection:
         self._unreturned = 0
         self._going_away = False
         self._last_taken = 0
-        self._usual_head: Headers | None = None  # client role: a response head, and trailers, that were found good
-        self._usual_trailers: Headers | None = None
+        self._heads = Heads(self._server)
         self._numbering = Numbering(self._server)
         self._reader = FrameReader(self, f.PREFACE if self._server else b"", self._guards, limits)
         self._put(greeting(role, limits))
@@ -106,24 +101,27 @@ class Connection:
 
     def respond(self, stream: Stream, headers: Numberless, data: bytes, trailers: Numberless) -> None:
         """Server role: a whole unary reply."""
-        output = self._output
-        size = len(data)
-        if size > output.budget or size > stream.send_window or size > output.frame_size or stream.closed:
+        if stream.closed or not self._output.reply(stream.id, stream.send_window, headers, data, trailers):
             self.send_headers(stream, headers[1], False)
             self.send_data(stream, data, False)
             self.send_headers(stream, trailers[1], True)
             return
-        output.budget -= size
-        output.window -= size
-        name = stream.id.to_bytes(4, "big")
-        output.chunks.append(b"".join((
-            headers[0], name, headers[1], size.to_bytes(3, "big"), b"\x00\x00", name, data, trailers[0], name, trailers[1],
-        )))  # fmt: skip
         stream.local_ended = True
         if stream.remote_ended:
             self._close(stream)
         else:
             self.reset(stream, f.NO_ERROR)
+
+    def answer(self, number: int, headers: Numberless, data: bytes, trailers: Numberless) -> None:
+        """A whole unary reply to the request that is being taken."""
+        if not self._output.reply(number, self._output.stream_window, headers, data, trailers):
+            self.respond(self.adopt(number, NOBODY), headers, data, trailers)
+
+    def adopt(self, number: int, owner: Owner) -> Stream:
+        """A stream for the request that is being taken: it will be answered later."""
+        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
+        stream.remote_ended = True
+        return stream
 
     def send_headers(self, stream: Stream, block: bytes, end: bool) -> None:
         """HEADERS; behind queued data if there is any (trailers)."""
@@ -228,10 +226,10 @@ class Connection:
         self._guards.turn(now, self._numbering.last_peer)
         try:
             self._reader.feed(data)
-        except ProtocolError as error:
+        except (ProtocolError, HpackError) as error:
             self._fail(error.code, str(error))
-        except HpackError as error:
-            self._fail(f.COMPRESSION_ERROR, str(error))
+        while self._begun:
+            self._settle(next(iter(self._begun)))
         if self._output.paused and len(self._output.chunks) > self._limits.max_control:
             self._fail(f.ENHANCE_YOUR_CALM, "the peer does not read the answers to its frames")
 
@@ -241,8 +239,9 @@ class Connection:
         self._unreturned += length
         if self._unreturned >= self._half_window:
             self._open_window()
-        stream = self.streams.get(number)
-        if stream is None:
+        if number in self._begun and self._settle(number, data if end else None):
+            return
+        if (stream := self.streams.get(number)) is None:
             self._late_data(number, length)
             return
         stream.receive_window -= length
@@ -293,19 +292,34 @@ class Connection:
         owner.on_reset(stream, code, "the peer broke the protocol")
 
     def on_headers(self, number: int, block: bytes, end: int) -> None:
-        stream = self.streams.get(number)
         try:
             headers, timeout = self._decoder.decode(block)
         except HeaderListTooLarge:
             self._guards.nothing(len(block) >> 6)  # what it cost
-            self._refuse_headers(stream, number)
+            self._refuse_headers(self.streams.get(number), number)
             return
+        if number in self._begun:
+            self._settle(number)
+        stream = self.streams.get(number)
         if stream is not None:
             self._more_headers(stream, headers, end)
-        elif self._numbering.opens(number):
+        elif not self._numbering.opens(number):
+            self._guards.nothing()
+        elif self._taker is None or end:
             self._new_stream(number, headers, timeout, end)
         else:
-            self._guards.nothing()
+            self._begun[number] = headers, timeout
+
+    def _settle(self, number: int, data: bytes | None = None) -> bool:
+        """Of a request that was begun more came, its end if that is `data`, or nothing at once: True if the taker has it now."""
+        begun = self._begun.pop(number, None)
+        if begun is not None and self.closing is None:
+            if data is not None and not self._going_away and len(self.streams) < self._limits.max_streams and self._taker is not None:
+                self._last_taken = number
+                if self._taker(number, *begun, data):
+                    return True
+            self._new_stream(number, *begun, 0)
+        return False
 
     def _refuse_headers(self, stream: Stream | None, number: int) -> None:
         if stream is not None:
@@ -321,41 +335,27 @@ class Connection:
             return
         stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
         self._last_taken = number
-        if end:
-            stream.remote_ended = True
+        stream.remote_ended = bool(end)
         self._handler.on_stream(stream, headers, timeout, bool(end))
 
     def _more_headers(self, stream: Stream, headers: Headers, end: int) -> None:
-        """A response's headers, or trailers. Most are the very ones that were found good before: the decoder remembers blocks."""
-        usual = self._usual_trailers if stream.answered else self._usual_head
-        if (headers is not usual or stream.remote_ended or bool(end) != stream.answered) and not self._check_headers(stream, headers, end):
-            return
-        stream.answered = True
-        if end:
-            stream.remote_ended = True
-        stream.owner.on_headers(stream, headers, bool(end))
-        if end and not stream.closed:
-            self._end_remote(stream)
-
-    def _check_headers(self, stream: Stream, headers: Headers, end: int) -> bool:
-        """Whether they are for the stream's owner."""
-        if not self._server and not stream.answered and is_interim(headers, end):
+        """A response's headers, or trailers."""
+        fault = self._heads.fault(stream, headers, end)
+        if fault is INTERIM:
             self._guards.nothing()
-            return False
-        if code := header_fault(self._server, stream, headers, end):
-            self._stream_error(stream, code)
-            return False
-        if not self._server:
-            if stream.answered:
-                self._usual_trailers = headers
-            elif not end:
-                self._usual_head = headers
-        return True
+        elif fault:
+            self._stream_error(stream, fault)
+        else:
+            stream.answered = True
+            stream.remote_ended = bool(end)
+            stream.owner.on_headers(stream, headers, bool(end))
+            if end and not stream.closed:
+                self._end_remote(stream)
 
     def on_reset(self, number: int, code: int) -> None:
         self._numbering.check_opened(number)
-        stream = self.streams.get(number)
-        if stream is None:
+        self._settle(number)
+        if (stream := self.streams.get(number)) is None:
             self._guards.nothing()
             return
         if self._server:
@@ -379,7 +379,7 @@ class Connection:
     def on_ping(self, payload: bytes) -> None:
         self._put(f.frame(f.PING, f.ACK, 0, payload))
         if self._server:
-            self._strikes.ping(self._keepalive.heard, bool(self.streams))
+            self._strikes.ping(self._keepalive.heard, bool(self.streams or self._begun))
 
     def on_goaway(self, last: int, code: int, text: str) -> None:
         if not self._server:
@@ -389,6 +389,7 @@ class Connection:
         self._handler.on_goaway(code, text)
 
     def on_window_update(self, number: int, size: int) -> None:
+        self._settle(number)
         stream = self.streams.get(number)
         if not number:
             self._output.open_window(size)

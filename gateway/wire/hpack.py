@@ -6,8 +6,11 @@ apart: the other fields of a client's calls are then equal from call to call, an
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gateway.wire.huffman import HuffmanError
 from gateway.wire.huffman import decode as huffman
+from gateway.wire.huffman import decode_once as huffman_once
 from gateway.wire.tables import STATIC
 
 Pair = tuple[bytes, bytes]
@@ -20,16 +23,33 @@ _MAX_MEMO = 256
 _MAX_INT_BYTES = 5
 _STATIC_TABLE: tuple[Pair, ...] = ((b"", b""), *STATIC)
 _FIRST_DYNAMIC = len(_STATIC_TABLE)
+_NEWEST_NAME = bytes((0x40 | _FIRST_DYNAMIC,))
+"""Begins a literal that is to be inserted, under the name of the newest entry."""
 _STATIC_PAIRS = {pair: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
 _STATIC_NAMES = {pair[0]: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
 
 
 class HpackError(ValueError):
-    """The block can't be decoded: a connection error COMPRESSION_ERROR."""
+    """The block can't be decoded: a connection error COMPRESSION_ERROR (9)."""
+
+    code = 0x9
 
 
 class HeaderListTooLarge(ValueError):
     """The decoded list is over the limit; the table is in step all the same."""
+
+
+class _Shape(NamedTuple):
+    """What the blocks of one client's calls have in common: `size` indexed fields of one byte each, which mean `headers`, then a
+    `grpc-timeout` that is inserted under the newest entry's name, which is the timeout of the call before. With each insertion the index of
+    each other entry grows by one: read as one number, the fields are `base` plus the insertions so far times `moving`; the largest index is
+    `farthest` plus the insertions."""
+
+    size: int
+    base: int
+    moving: int
+    farthest: int
+    headers: Headers
 
 
 class Decoder:
@@ -41,6 +61,8 @@ class Decoder:
         self._size = 0
         self._max_size = DEFAULT_TABLE
         self._memo: dict[bytes, tuple[Headers, bytes | None]] = {}
+        self._inserted = 0  # entries, since the beginning
+        self._usual: _Shape | None = None
 
     def decode(self, block: bytes) -> tuple[Headers, bytes | None]:
         """The fields in order, `grpc-timeout` taken out, and its value. Raises HpackError or HeaderListTooLarge."""
@@ -48,15 +70,49 @@ class Decoder:
         if known is not None:
             return known
         try:
-            return self._decode(block)
+            return self._as_usual(block) or self._decode(block)
         except IndexError:
             raise HpackError("header block ends too early or names an entry that does not exist") from None
         except HuffmanError as error:
             raise HpackError(str(error)) from None
 
+    def _as_usual(self, block: bytes) -> tuple[Headers, bytes] | None:
+        """What a block of the usual shape means, None for another."""
+        usual = self._usual
+        if usual is None:
+            return None
+        size, base, moving, farthest, headers = usual
+        inserted = self._inserted
+        if (
+            block[size : size + 1] != _NEWEST_NAME
+            or int.from_bytes(block[:size], "big") != base + inserted * moving
+            or farthest + inserted >= min(0x7F, _FIRST_DYNAMIC + len(self._table))
+        ):
+            return None
+        at = size + 1
+        data = block[at + 1 :]
+        if block[at] & 0x7F != len(data) or len(data) > 64:
+            return None
+        value = huffman_once(data) if block[at] & 0x80 else data
+        self._insert((TIMEOUT, value))
+        return headers, value
+
+    def _learned(self, headers: Headers, numbers: list[int]) -> _Shape | None:
+        """The shape that the next block will have if it means the same but for its timeout. `numbers`: the entries that the fields stand
+        for, counted from the first that was ever inserted; those of the static table negative, 0 for none."""
+        inserted = self._inserted
+        indices = [-number if number < 0 else _FIRST_DYNAMIC + inserted - number for number in numbers]
+        if 0 in numbers or not indices or max(indices) >= 0x7F or not self._table or self._table[-1][0] != TIMEOUT:
+            return None
+        moving = int.from_bytes(bytes(number > 0 for number in numbers), "big")
+        base = int.from_bytes(bytes(0x80 | index for index in indices), "big") - inserted * moving
+        farthest = max((index for index in indices if index >= _FIRST_DYNAMIC), default=0) - inserted
+        return _Shape(len(indices), base, moving, farthest, headers)
+
     def _decode(self, block: bytes) -> tuple[Headers, bytes | None]:
         table = self._table
         fields: list[Pair] = []
+        numbers: list[int] = []
         timeout: bytes | None = None
         changed = False
         at = 0
@@ -72,12 +128,14 @@ class Decoder:
                     if not index:
                         raise HpackError("index 0")
                     fields.append(_STATIC_TABLE[index])
+                    numbers.append(-index)
                 else:
                     pair = table[_FIRST_DYNAMIC - 1 - index]
                     if pair[0] == TIMEOUT:
                         timeout = pair[1]
                     else:
                         fields.append(pair)
+                        numbers.append(self._inserted + _FIRST_DYNAMIC - index)
                 continue
             if byte & 0xE0 == 0x20:
                 if fields or timeout is not None:
@@ -94,8 +152,11 @@ class Decoder:
                 timeout = pair[1]
             else:
                 fields.append(pair)
+                numbers.append(self._inserted if byte & 0x40 else 0)
         result = tuple(fields), timeout
         self._remember(block, result, changed)
+        if changed:
+            self._usual = self._learned(result[0], numbers) if timeout is not None and len(fields) <= 64 else None
         if (len(block) > 256 or len(fields) > 64) and sum(len(n) + len(v) + OVERHEAD for n, v in fields) > self._max_list:
             self._memo.pop(block, None)
             raise HeaderListTooLarge(f"header list of more than {self._max_list} bytes")
@@ -103,10 +164,7 @@ class Decoder:
 
     def _remember(self, block: bytes, result: tuple[Headers, bytes | None], changed: bool) -> None:
         """The same block means the same until the table changes."""
-        if changed:
-            if self._memo:
-                self._memo.clear()
-        elif len(block) <= 512:
+        if not changed and len(block) <= 512:
             if len(self._memo) >= _MAX_MEMO:
                 self._memo.clear()
             self._memo[block] = result
@@ -124,7 +182,10 @@ class Decoder:
         return (name, value), at
 
     def _insert(self, pair: Pair) -> None:
+        if self._memo:
+            self._memo.clear()
         table = self._table
+        self._inserted += 1
         size = self._size + len(pair[0]) + len(pair[1]) + OVERHEAD
         table.append(pair)
         while size > self._max_size:
@@ -136,6 +197,7 @@ class Decoder:
         if size > DEFAULT_TABLE:
             raise HpackError(f"table size {size} is over the {DEFAULT_TABLE} that SETTINGS allow")
         self._max_size = size
+        self._memo.clear()
         while self._size > size:
             name, value = self._table.pop(0)
             self._size -= len(name) + len(value) + OVERHEAD

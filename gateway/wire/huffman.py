@@ -46,31 +46,43 @@ def _walk(children: list[list[int]], symbols: list[int], node: int, nibble: int)
 
 _STEPS, _ENDS = _build()
 _memo: dict[bytes, bytes] = {}
+_jumps: dict[int, tuple[int, bytes]] = {}
+"""By node * 256 + byte: the next node, and the symbols on the way. Filled as they are needed; there are at most 256 times 256."""
+
+
+def _jump(node: int, byte: int) -> tuple[int, bytes]:
+    """Both halves of a byte. Raises HuffmanError."""
+    start, out = node, bytearray()
+    for nibble in (byte >> 4, byte & 15):
+        node, symbol = _STEPS[node << 4 | nibble]
+        if node < 0:
+            raise HuffmanError("no such Huffman code")
+        if symbol >= 0:
+            out.append(symbol)
+    _jumps[start << 8 | byte] = node, bytes(out)
+    return _jumps[start << 8 | byte]
 
 
 def decode(data: bytes) -> bytes:
     """Raises HuffmanError for a code that does not exist, an encoded EOS, or wrong padding."""
-    known = _memo.get(data)
-    if known is not None:
-        return known
+    text = _memo.get(data)
+    if text is None:
+        text = decode_once(data)
+        if len(data) <= 64:
+            if len(_memo) >= _MAX_MEMO:
+                _memo.clear()
+            _memo[data] = text
+    return text
+
+
+def decode_once(data: bytes) -> bytes:
+    """The same for what will hardly come again."""
     node = 0
-    out = bytearray()
+    text = b""
     for byte in data:
-        node, symbol = _STEPS[node << 4 | byte >> 4]
-        if symbol >= 0:
-            out.append(symbol)
-        if node < 0:
-            raise HuffmanError("no such Huffman code")
-        node, symbol = _STEPS[node << 4 | byte & 15]
-        if symbol >= 0:
-            out.append(symbol)
-        if node < 0:
-            raise HuffmanError("no such Huffman code")
+        jump = _jumps.get(node << 8 | byte)
+        node, symbols = jump if jump is not None else _jump(node, byte)
+        text += symbols
     if node not in _ENDS:
         raise HuffmanError("wrong padding after a Huffman code")
-    text = bytes(out)
-    if len(data) <= 64:
-        if len(_memo) >= _MAX_MEMO:
-            _memo.clear()
-        _memo[data] = text
     return text

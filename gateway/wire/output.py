@@ -98,6 +98,19 @@ class Output:
         )))  # fmt: skip
         return True
 
+    def reply(self, number: int, window: int, headers: f.Numberless, data: bytes, trailers: f.Numberless) -> bool:
+        """A whole unary reply in one piece, if nothing stands against it; whether it went out."""
+        size = len(data)
+        if size > self.budget or size > window or size > self.frame_size:
+            return False
+        self.budget -= size
+        self.window -= size
+        name = number.to_bytes(4, "big")
+        self.chunks.append(b"".join((
+            headers[0], name, headers[1], size.to_bytes(3, "big"), b"\x00\x00", name, data, trailers[0], name, trailers[1],
+        )))  # fmt: skip
+        return True
+
     def data(self, stream: Stream, data: bytes, end: bool) -> None:
         """A DATA frame now, or as many as it takes when the windows allow."""
         size = len(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -95,6 +96,11 @@ class _Nobody:
 NOBODY: Owner = _Nobody()
 
 
+Taker = Callable[[int, Headers, bytes | None, bytes], bool]
+"""Server role: takes a whole request at once: the stream's number, its headers, `grpc-timeout`, and all of its DATA. True: it was, by
+Connection.answer or Connection.adopt. False: it is to go the usual way."""
+
+
 class Stream:
     """Made by the Connection. `queued`: bytes given to send_data that are not out yet. `closed`: both directions ended, or reset."""
 
@@ -133,19 +139,43 @@ def data_fault(stream: Stream, size: int, end: int) -> int:
     return f.PROTOCOL_ERROR if stream.expected < 0 or (end and stream.expected) else f.NO_ERROR
 
 
-def is_interim(headers: Headers, end: int) -> bool:
-    """Client role: a 1xx response, which is skipped (section 8.1)."""
-    return not end and bool(headers) and headers[0][0] == b":status" and headers[0][1][:1] == b"1"
+INTERIM = -1
+"""No error code: a 1xx response, which is skipped (section 8.1)."""
 
 
-def header_fault(server: bool, stream: Stream, headers: Headers, end: int) -> int:
-    """The error code for headers that may not come at this point of the stream, else f.NO_ERROR (section 8.1)."""
-    if stream.remote_ended:
-        return f.STREAM_CLOSED
-    if not (server or stream.answered):
-        return f.NO_ERROR if _has_status(headers) else f.PROTOCOL_ERROR
-    trailers = end and stream.expected <= 0 and not any(name[:1] == b":" for name, _ in headers)
-    return f.NO_ERROR if trailers else f.PROTOCOL_ERROR
+class Heads:
+    """Whether the headers of an open stream are right. Most are the very ones that were found good before: the decoder remembers blocks."""
+
+    __slots__ = ("_server", "_usual", "_usual_trailers")
+
+    def __init__(self, server: bool) -> None:
+        self._server = server
+        self._usual: Headers | None = None  # client role: a response head, and trailers, that were found good
+        self._usual_trailers: Headers | None = None
+
+    def fault(self, stream: Stream, headers: Headers, end: int) -> int:
+        """The error code for headers that may not come at this point of the stream, INTERIM, or NO_ERROR (section 8.1)."""
+        usual = self._usual_trailers if stream.answered else self._usual
+        if headers is usual and not stream.remote_ended and bool(end) == stream.answered:
+            return f.NO_ERROR
+        first = not self._server and not stream.answered
+        if first and not end and headers and headers[0][0] == b":status" and headers[0][1][:1] == b"1":
+            return INTERIM
+        code = self._look(stream, headers, end, first)
+        if not code and not self._server:
+            if stream.answered:
+                self._usual_trailers = headers
+            elif not end:
+                self._usual = headers
+        return code
+
+    def _look(self, stream: Stream, headers: Headers, end: int, first: bool) -> int:
+        if stream.remote_ended:
+            return f.STREAM_CLOSED
+        if first:
+            return f.NO_ERROR if _has_status(headers) else f.PROTOCOL_ERROR
+        trailers = end and stream.expected <= 0 and not any(name[:1] == b":" for name, _ in headers)
+        return f.NO_ERROR if trailers else f.PROTOCOL_ERROR
 
 
 def _has_status(headers: Headers) -> bool:
