@@ -109,6 +109,11 @@ class Turns:
         self._speaking: Branch | None = None
         self._held: list[tuple[Branch, bytes, bool]] = []
 
+    @property
+    def free(self) -> bool:
+        """Nobody is within a message."""
+        return self._speaking is None
+
     def say(self, speaker: Branch, message: bytes, fragment: bool) -> Iterator[bytes]:
         """The messages that can be sent now: none, this one, or this one and what waited for it. `fragment`: more of it follows."""
         if self._speaking is not None and self._speaking is not speaker:

@@ -143,6 +143,11 @@ class Watches:
                 self._drop(watcher)
         return self._take()
 
+    def direct(self, number: int) -> bool:
+        """What its cluster says about this watch may go to the client as it is, now."""
+        watcher = self._watchers.get(number)
+        return watcher is not None and watcher.announced and len(watcher.parts) == 1 and self._turns.free
+
     def reading(self, cluster: str) -> bool:
         """False while so much of the cluster's is held back that its stream should be paused."""
         return not self.branches[cluster].crowded

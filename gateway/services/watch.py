@@ -9,25 +9,16 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from gateway.core.branches import Watcher
-from gateway.core.errors import NO_LEADER, Code, RpcError
+from gateway.core.errors import RpcError
 from gateway.core.watches import Action, Ask, Fail, Open, Tell, Watches
-from gateway.etcdpb.methods import method
 from gateway.services.call import Call
+from gateway.services.fed import FedSource
+from gateway.services.reads import identified
 from gateway.services.scope import Scope
-from gateway.upstream.calls import Streaming
-from gateway.upstream.cluster import Cluster
-from gateway.upstream.link import pause_before
+from gateway.services.source import Source
 
-WATCH = method("watch", "watch")
-
-PATIENCE = 3.0
-"""Seconds that a create may stay unanswered, or that a cluster may be gone, before watches of other clusters stop waiting for it."""
-
-LONGEST_PAUSE = 0.5
-"""Seconds between attempts to open a stream to a cluster that is gone."""
-
-PASSING = frozenset((Code.UNAVAILABLE, Code.INTERNAL, Code.CANCELLED))
-"""What a stream ends with when its endpoint stops or is lost; other codes are an answer, which the client gets."""
+PROGRESS_INTERVAL = 600.0
+"""Seconds; etcd's own default."""
 
 
 class Watch:
@@ -41,74 +32,42 @@ class Watch:
         return WatchStream(self._scope, call)
 
 
-class Source:
-    """The upstream watch stream of one cluster; implements upstream.calls.Receiver. It is opened anew when it breaks."""
+class Direct:
+    """What one cluster says goes to the stream's watches; implements services.source.Owner and services.fed.Sink."""
 
-    def __init__(self, stream: WatchStream, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, stream: WatchStream, cluster: str) -> None:
         self._stream = stream
-        self._line: Streaming | None = None
-        self._paused = False
-        self._failures = 0
-        self._down_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._cluster = cluster
+        self.metadata = stream.call.metadata
 
-    def open(self) -> None:
-        """Open it when what is being done is done; after a pause if it has just failed."""
-        pause = min(LONGEST_PAUSE, pause_before(self._failures)) if self._failures else 0.0
-        self._timer = asyncio.get_running_loop().call_later(pause, self._open)
+    @property
+    def ended(self) -> bool:
+        return self._stream.call.ended
 
-    def _open(self) -> None:
-        self._line = self.cluster.stream(WATCH, self, self._stream.call.metadata)
-        if self._paused:
-            self._line.pause()
-        self._stream.do(self._stream.watches.opened(self.cluster.name))
+    @property
+    def writable(self) -> bool:
+        return self._stream.call.writable
 
-    def send(self, message: bytes) -> None:
-        """Pass a message on; without effect on a stream that has just ended, its watches are asked for again on the next one."""
-        if self._line is not None:
-            self._line.send(message)
+    def opened(self) -> None:
+        if not self.ended:
+            self._stream.do(self._stream.watches.opened(self._cluster))
 
-    def read(self, on: bool) -> None:
-        """Read from the cluster, or pause."""
-        if on is self._paused:
-            self._paused = not on
-            if self._line is not None:
-                (self._line.resume if on else self._line.pause)()
+    def response(self, message: bytes) -> None:
+        if not self.ended:
+            self._stream.do(self._stream.watches.response(self._cluster, message))
 
-    def patience(self) -> float:
-        """Seconds to wait for an answer from here: less for a cluster that is known to be gone."""
-        gone = 0.0 if self._down_since is None else asyncio.get_running_loop().time() - self._down_since
-        return max(0.0, PATIENCE - gone)
+    def news(self, number: int, message: bytes, rest: bool) -> None:
+        """The short way where nothing has to be joined or put in order."""
+        if not rest and self._stream.watches.direct(number):
+            self._stream.call.send_raw(message)
+        else:
+            self.response(message[5:])
 
-    def on_message(self, data: bytes) -> None:
-        """A WatchResponse."""
-        self._failures = 0
-        self._down_since = None
-        self._stream.do(self._stream.watches.response(self.cluster.name, data))
+    def lost(self) -> None:
+        self._stream.do(self._stream.watches.lost(self._cluster))
 
-    def on_end(self, error: RpcError | None) -> None:
-        """The stream is over. It may be a send that found out, so act when that is done."""
-        self._line = None
-        asyncio.get_running_loop().call_soon(self._ended, error)
-
-    def _ended(self, error: RpcError | None) -> None:
-        if self._stream.call.ended:
-            return
-        if error is not None and (error.code not in PASSING or error.text == NO_LEADER.text):
-            self._stream.fail(error)  # etcd says "no leader" only to clients that asked to be told, by the metadata `hasleader`
-            return
-        self._failures += 1
-        if self._down_since is None:
-            self._down_since = asyncio.get_running_loop().time()
-        self._stream.do(self._stream.watches.lost(self.cluster.name))
-
-    def close(self) -> None:
-        """The client is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._line is not None:
-            self._line.cancel()
+    def fail(self, error: RpcError) -> None:
+        self._stream.fail(error)
 
 
 class WatchStream:
@@ -118,7 +77,7 @@ class WatchStream:
         self.call = call
         self.watches = Watches(scope.routes, scope.home.name)
         self._scope = scope
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, Source | FedSource] = {}
         self._awaited: Watcher | None = None
         self._timer: asyncio.TimerHandle | None = None
         call.on_cancel = self._close
@@ -151,12 +110,19 @@ class WatchStream:
         self._pace()
         self._keep_time()
 
-    def _source(self, name: str) -> Source:
+    def _source(self, name: str) -> Source | FedSource:
         source = self._sources.get(name)
         if source is None:
-            source = self._sources[name] = Source(self, self._scope.clusters[name])
+            source = self._sources[name] = self._made(name)
             self.call.cluster = self.call.cluster or name
         return source
+
+    def _made(self, name: str) -> Source | FedSource:
+        """Who says who it is gets a stream of its own: the feed may hear more than it may."""
+        sink, feed = Direct(self, name), self._scope.feeds.get(name)
+        if feed is None or identified(self.call.metadata):
+            return Source(sink, self._scope.clusters[name], self.call.metadata)
+        return FedSource(feed, sink, PROGRESS_INTERVAL)
 
     def _pace(self) -> None:
         """A client that reads slowly slows its own sources down, nobody else's."""

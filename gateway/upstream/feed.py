@@ -163,6 +163,7 @@ class Feed:
     def compacted(self, revision: int) -> None:
         """The cluster was compacted: older revisions are an error from now on."""
         self.store.compact(revision)
+        self.watchers.compact(revision)
 
     def follow(self, follower: Follower) -> None:
         """Tell it of changes."""
@@ -335,9 +336,9 @@ class Feed:
             self.store = Store(self._window)
             self.listings.clear()
             self._set_aside(True)
+        self.watchers.deliver(self.head)
         self._lagging = self._lagging and self.revision < self.known
         self._arrivals.reached(self.revision)
-        self.watchers.deliver(header)
 
     def _cached(self, key: bytes) -> bool:
         at = bisect_right(self._lows, key) - 1
