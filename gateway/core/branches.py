@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from gateway.core.routes import Span
-from gateway.etcdpb.rpc_pb2 import ResponseHeader, WatchCreateRequest, WatchRequest
+from gateway.etcdpb.rpc_pb2 import ResponseHeader, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse
 
 MAX_HELD = 256 << 10
 """Bytes that are held back for one branch before it is to be paused."""
@@ -143,3 +143,13 @@ def by_cluster(spans: Iterable[Span]) -> dict[str, Span]:
         first = joined.get(span.cluster, span)
         joined[span.cluster] = Span(span.cluster, first.key, span.end)
     return joined
+
+
+def canceled(header: ResponseHeader, number: int) -> bytes:
+    """The response that ends a watch."""
+    return WatchResponse(header=header, watch_id=number, canceled=True).SerializeToString()
+
+
+def cancel(number: int) -> bytes:
+    """The request for it."""
+    return WatchRequest(cancel_request=WatchCancelRequest(watch_id=number)).SerializeToString()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from gateway.core.branches import Branch, Line, Part, Turns, Watcher, by_cluster
+from gateway.core.branches import Branch, Line, Part, Turns, Watcher, by_cluster, cancel, canceled
 from gateway.core.errors import DUPLICATE_WATCH_ID, EMPTY_WATCH_RANGE, Code, RpcError
 from gateway.core.keyrange import bounds
 from gateway.core.routes import Routes, Span
@@ -123,7 +123,7 @@ class Watches:
         for part in tuple(branch.parts.values()):
             part.live = False
             if part.watcher.closing:
-                self._closed(branch, part, self._own, _canceled(branch.header, part.watcher.id))
+                self._closed(branch, part, self._own, canceled(branch.header, part.watcher.id))
         if branch.parts:
             self._open(branch)
         return self._take()
@@ -239,9 +239,9 @@ class Watches:
         watcher.closing = True
         for branch, part in self._parts(watcher):
             if branch.line is Line.OPEN:
-                self._actions.append(Ask(branch.cluster, _cancel(number)))
+                self._actions.append(Ask(branch.cluster, cancel(number)))
             else:
-                self._closed(branch, part, self._own, _canceled(branch.header, number))
+                self._closed(branch, part, self._own, canceled(branch.header, number))
         return True
 
     def _ask_progress(self) -> None:
@@ -374,7 +374,7 @@ class Watches:
             if branch.partial is part and not watcher.announced:
                 branch.partial = None
             if branch.line is Line.OPEN:
-                self._actions.append(Ask(branch.cluster, _cancel(watcher.id)))
+                self._actions.append(Ask(branch.cluster, cancel(watcher.id)))
         for holder, message, _ in watcher.held:
             holder.held -= len(message)
 
@@ -395,11 +395,3 @@ def _failure(code: Code, text: str) -> Fail:
 
 def _refused(header: pb.ResponseHeader, reason: str) -> bytes:
     return pb.WatchResponse(header=header, watch_id=NO_WATCHER, created=True, canceled=True, cancel_reason=reason).SerializeToString()
-
-
-def _canceled(header: pb.ResponseHeader, number: int) -> bytes:
-    return pb.WatchResponse(header=header, watch_id=number, canceled=True).SerializeToString()
-
-
-def _cancel(number: int) -> bytes:
-    return pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=number)).SerializeToString()
