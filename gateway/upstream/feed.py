@@ -319,7 +319,7 @@ class Feed:
         for revision, changes in groupby(events, _revision):
             if revision != self.watchers.revision + 1 and not self._watched:
                 raise Rebuild(f"revision {revision} came after {self.watchers.revision}")
-            happened = [event(each) for each in changes]
+            happened = [event(each, self.store) for each in changes]
             if not self.aside:
                 self.store.apply(revision, [each for each in happened if self._cached(each.key)])
             self.watchers.append(revision, happened)
@@ -383,7 +383,10 @@ def _mod_revision(kv: kv_pb2.KeyValue) -> int:
     return kv.mod_revision
 
 
-def event(change: kv_pb2.Event) -> Event:
-    """As the store and the watchers take it."""
-    before = tagged(change.prev_kv.SerializeToString()) if change.HasField("prev_kv") else None
-    return Event(change.kv.key, tagged(change.kv.SerializeToString()), before, change.type == kv_pb2.Event.DELETE)
+def event(change: kv_pb2.Event, store: Store) -> Event:
+    """As the store and the watchers take it. What is replaced is in the store already, where the key is cached."""
+    key = change.kv.key
+    before = None
+    if change.HasField("prev_kv"):
+        before = store.newest(key) or tagged(change.prev_kv.SerializeToString())
+    return Event(key, tagged(change.kv.SerializeToString()), before, change.type == kv_pb2.Event.DELETE)

@@ -123,7 +123,7 @@ def test_a_client_that_does_not_read(process: GatewayProcess) -> None:
         for _ in range(250):
             client.put(b"large", bytes(MIB))
         assert len(list(busy.events(250, 60))) == 250
-        assert process.rss() - before < Window().bytes + 80 * MIB
+        assert process.rss() - before < 2 * Window().bytes + 80 * MIB
         start = time.monotonic()
         client.put(b"small")
         assert time.monotonic() - start < 1
