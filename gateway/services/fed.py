@@ -126,6 +126,7 @@ class FedSource:
         """The log is at a revision that is not older than the request."""
         if self._watches.get(watch.id) is not watch or self._sink.ended:
             return
+        self._feed.flush()
         watch.next = watch.next or self._feed.revision + 1
         if watch.next < self._feed.watchers.oldest:
             self._go_upstream(watch)
@@ -234,12 +235,14 @@ class FedSource:
 
     def _progress(self) -> None:
         """It was asked for, and the log has reached what was confirmed since. etcd answers nothing while a watch is not synced."""
+        self._feed.flush()
         if all(watch.state is State.SYNCED for watch in self._watches.values()) and not self._sink.ended:
             self._sink.response(pb.WatchResponse(header=self._feed.header, watch_id=NO_WATCHER).SerializeToString())
 
     def _notify(self) -> None:
         """Progress is due for those who want it and have heard nothing for long."""
         self._timer = self._loop.call_later(self._interval, self._notify)
+        self._feed.flush()
         for watch in tuple(self._watches.values()):
             if watch.create.progress_notify and watch.state is State.SYNCED and self._feed.live:
                 if watch.quiet and watch.next <= self._feed.revision + 1:

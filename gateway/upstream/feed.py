@@ -105,6 +105,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._lagging = False
         self._aged = 0.0
+        self._undelivered = False
         self._arrivals = Arrivals()
         self._followers: set[Follower] = set()
         self._watch: Watching | None = None
@@ -126,7 +127,7 @@ class Feed:
 
     @property
     def revision(self) -> int:
-        """Everything up to it is in the store and was delivered to the watchers."""
+        """Everything up to it is in the store, and with `flush` has been told to the watchers."""
         return self.watchers.revision
 
     @property
@@ -164,6 +165,12 @@ class Feed:
         """The cluster was compacted: older revisions are an error from now on."""
         self.store.compact(revision)
         self.watchers.compact(revision)
+
+    def flush(self) -> None:
+        """Tell the watchers of everything up to `revision`. What comes at once is told at once: at the end of the loop's turn."""
+        if self._undelivered:
+            self._undelivered = False
+            self.watchers.deliver(self.head)
 
     def follow(self, follower: Follower) -> None:
         """Tell it of changes."""
@@ -336,7 +343,9 @@ class Feed:
             self.store = Store(self._window)
             self.listings.clear()
             self._set_aside(True)
-        self.watchers.deliver(self.head)
+        if not self._undelivered:
+            self._undelivered = True
+            self._loop.call_soon(self.flush)
         self._lagging = self._lagging and self.revision < self.known
         self._arrivals.reached(self.revision)
 
