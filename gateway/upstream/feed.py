@@ -19,7 +19,7 @@ from gateway.core.errors import NO_LEADER, Code, RpcError
 from gateway.core.joins import version_key
 from gateway.core.listings import Listings
 from gateway.core.reads import tagged
-from gateway.core.store import Event, Store, Window
+from gateway.core.store import Store, Window
 from gateway.core.watchers import Watchers
 from gateway.etcdpb import kv_pb2
 from gateway.etcdpb import rpc_pb2 as pb
@@ -27,7 +27,7 @@ from gateway.etcdpb.methods import method
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.confirm import Arrivals, Confirmations, Reader, give_up
 from gateway.upstream.link import pause_before
-from gateway.upstream.loading import Interval, pages, versions
+from gateway.upstream.loading import Interval, event, pages, versions
 from gateway.upstream.watching import Rebuild, Watching
 
 RANGE = method("kv", "range")
@@ -390,12 +390,3 @@ def _revision(event: kv_pb2.Event) -> int:
 
 def _mod_revision(kv: kv_pb2.KeyValue) -> int:
     return kv.mod_revision
-
-
-def event(change: kv_pb2.Event, store: Store) -> Event:
-    """As the store and the watchers take it. What is replaced is in the store already, where the key is cached."""
-    key = change.kv.key
-    before = None
-    if change.HasField("prev_kv"):
-        before = store.newest(key) or tagged(change.prev_kv.SerializeToString())
-    return Event(key, tagged(change.kv.SerializeToString()), before, change.type == kv_pb2.Event.DELETE)

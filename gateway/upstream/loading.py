@@ -1,4 +1,4 @@
-"""The first fill of a store: the cached ranges of a cluster, page by page, all at one revision."""
+"""What comes from a cluster, as a store takes it: its cached ranges page by page, all at one revision, and events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from gateway.core.keyrange import EVERYTHING_FROM, after
 from gateway.core.reads import tagged
-from gateway.core.store import Version
+from gateway.core.store import Event, Store, Version
 from gateway.etcdpb import rpc_pb2 as pb
+from gateway.etcdpb.kv_pb2 import Event as WatchEvent
 from gateway.etcdpb.kv_pb2 import KeyValue
 from gateway.etcdpb.methods import method
 from gateway.upstream.cluster import Cluster
@@ -50,3 +51,12 @@ async def pages(
 def versions(kvs: Iterable[KeyValue]) -> list[tuple[bytes, Version]]:
     """As a store loads them."""
     return [(kv.key, Version(kv.mod_revision, tagged(kv.SerializeToString()))) for kv in kvs]
+
+
+def event(change: WatchEvent, store: Store) -> Event:
+    """As the store and the watchers take it. What is replaced is in the store already, where the key is cached."""
+    key = change.kv.key
+    before = None
+    if change.HasField("prev_kv"):
+        before = store.newest(key) or tagged(change.prev_kv.SerializeToString())
+    return Event(key, tagged(change.kv.SerializeToString()), before, change.type == WatchEvent.DELETE)
