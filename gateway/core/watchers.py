@@ -124,10 +124,8 @@ def pieces(selection: Selection, history: Sequence[tuple[int, Sequence[Event]]])
         if parts and size + len(encoded) > PIECE:
             found.append(News(first, last, b"".join(parts)))
             parts, size = [], 0
-        if selection.fragment and len(encoded) > FRAGMENT:
-            found += [News(first, last, b"".join(parts))] if parts else []
+        if selection.fragment and len(encoded) > FRAGMENT:  # more than a PIECE: nothing is pending
             found += fragments(selection, revision, events)
-            parts, size = [], 0
             continue
         first = first if parts else revision
         last = revision
