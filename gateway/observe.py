@@ -16,7 +16,6 @@ from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
 from gateway.metrics import Metrics
 from gateway.services.scope import Scope
-from gateway.upstream.feed import Feed
 
 PATIENCE = 5.0
 
@@ -52,25 +51,6 @@ class Observer:
     def crashed(self, call: Any, error: Exception) -> None:
         """A defect of the gateway's own."""
         self._log.error("call_crashed", error, method=call.method.label, cluster=call.cluster)
-
-
-def feed_status(feed: Feed) -> dict[str, Any]:
-    """For /status."""
-    return {
-        "state": feed.state.value,
-        "caching": feed.caching,
-        "revision": feed.revision,
-        "lag": feed.lag,
-        "keys": len(feed.store),
-        "bytes": feed.store.bytes,
-        "history_bytes": feed.store.history_bytes,
-        "oldest_revision": feed.store.oldest,
-        "hits": feed.hits,
-        "bypasses": dict(feed.bypasses),
-        "confirmations": feed.confirmations.count,
-        "confirmed_reads": feed.confirmations.readers,
-        "rebuilds": feed.rebuilds,
-    }
 
 
 def _keys(call: Any) -> dict[str, str]:

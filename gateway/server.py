@@ -28,7 +28,8 @@ from gateway.listeners.json import CALLS, make_runner
 from gateway.listeners.jsoncall import JsonCall
 from gateway.listeners.quick import OpenRead
 from gateway.metrics import Metrics, Reading
-from gateway.observe import HomeFacts, Observer, feed_status
+from gateway.observe import HomeFacts, Observer
+from gateway.observe_cache import cache_readings, feed_status
 from gateway.services import bind
 from gateway.services.scope import Scope
 from gateway.services.watch import WatchStream
@@ -44,9 +45,6 @@ DRAIN = 10.0
 """Seconds that running calls get at the end."""
 
 TICK = 0.25
-
-BUDGET = 1 << 30
-"""Bytes of memory for a cluster's cached keys."""
 
 
 class Gateway:
@@ -85,10 +83,14 @@ class Gateway:
     def _start_feeds(self) -> None:
         """One for each cluster of which a route wants something cached."""
         tables = [self.config.routes_for(listener) for listener in self.config.listeners]
-        for name, cluster in self.clusters.items():
-            intervals = merged(interval for table in tables for interval in table.cached(name))
+        for each in self.config.clusters:
+            intervals = merged(interval for table in tables for interval in table.cached(each.name))
             if intervals:
-                self.feeds[name] = Feed(cluster, intervals, Window(), BUDGET, self._feed_changed)
+                owned = merged(interval for table in tables for interval in table.owned(each.name)) if each.feed == "routes" else ()
+                keep = each.cache
+                window, budget = Window(keep.history_revisions, keep.history_mib << 20), keep.budget_mib << 20
+                self.feeds[each.name] = Feed(self.clusters[each.name], intervals, window, budget, self._feed_changed, owned)
+                self.feeds[each.name].progress_seconds = each.watch_progress_seconds
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then end in order."""
@@ -252,6 +254,7 @@ class Gateway:
         read("gauge", "shardgate_upstream_connections", "Connections to endpoints.", ("cluster", "endpoint"), self._upstream)
         read("counter", "shardgate_upstream_failures", "Failed attempts and broken connections.", ("cluster", "endpoint"), self._failures)
         read("gauge", "shardgate_cluster_available", "1 when an endpoint of the cluster is connected.", ("cluster",), self._available)
+        cache_readings(read, self.feeds)
         build = _version()
         read("gauge", "shardgate_build_info", "The version.", ("version",), lambda: [((build,), 1)])
 

@@ -24,8 +24,10 @@ MAY_IMPORT = {
     "memory": set(),
     "config": {"core"},
     "observe": {"listeners", "services", "upstream", "core", "etcdpb", "metrics", "logs"},
+    "observe_cache": {"upstream", "metrics"},
     "server": {
-        "config", "memory", "observe", "metrics", "logs", "discovery", "listeners", "services", "upstream", "core", "wire", "etcdpb",
+        "config", "memory", "observe", "observe_cache", "metrics", "logs", "discovery", "listeners", "services", "upstream", "core", "wire",
+        "etcdpb",
     },
     "tour": {"config", "core"},
     "demo": {"config", "tour"},

@@ -150,6 +150,14 @@ class Discovery(Model):
         return self
 
 
+class Cache(Model):
+    """What the gateway keeps of a cluster in memory."""
+
+    budget_mib: int = Field(default=1024, ge=1)
+    history_revisions: int = Field(default=10_000, ge=0)
+    history_mib: int = Field(default=64, ge=0)
+
+
 class ClusterConfig(Model):
     """One etcd cluster."""
 
@@ -158,6 +166,9 @@ class ClusterConfig(Model):
     discovery: Discovery | None = None
     tls: ClientTls | None = None
     compaction: Annotated[Literal["follow", "periodic", "off"], BeforeValidator(_word)] = "off"
+    cache: Cache = Cache()
+    feed: Literal["cluster", "routes"] = "cluster"
+    watch_progress_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
 
 
 class RouteConfig(Model):

@@ -99,6 +99,10 @@ class Routes:
         """The intervals [low, high) of a cluster's keys that are to be cached, sorted, neighbours joined; high None: to the end."""
         return merged((low, high) for low, high, route in self.intervals() if route.cluster == cluster and route.cache)
 
+    def owned(self, cluster: str) -> list[tuple[bytes, bytes | None]]:
+        """The same of all its keys."""
+        return merged((low, high) for low, high, route in self.intervals() if route.cluster == cluster)
+
     def clusters(self) -> tuple[str, ...]:
         """The names of all clusters in the table, each once, in the order of the routes."""
         return tuple(dict.fromkeys(route.cluster for route in self.routes))

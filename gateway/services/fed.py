@@ -48,10 +48,9 @@ class Sink(Protocol):
 class FedSource:
     """They by id. Implements upstream.feed.Follower, and services.source.Owner of the upstream stream."""
 
-    def __init__(self, feed: Feed, sink: Sink, progress_interval: float) -> None:
+    def __init__(self, feed: Feed, sink: Sink) -> None:
         self._feed = feed
         self._sink = sink
-        self._interval = progress_interval
         self._loop = asyncio.get_running_loop()
         self._watches: dict[int, FedWatch] = {}
         self._upstream: dict[int, FedWatch] = {}  # by their own ids
@@ -105,6 +104,7 @@ class FedSource:
             self._timer.cancel()
         for watch in self._watches.values():
             self._leave(watch)
+            self._feed.watches[watch.state.value] -= 1
         self._watches.clear()
         self._upstream.clear()
         if self._line is not None:
@@ -114,9 +114,10 @@ class FedSource:
 
     def _create(self, create: pb.WatchCreateRequest) -> None:
         watch = self._watches[create.watch_id] = FedWatch(self, create)
+        self._feed.watches[watch.state.value] += 1
         self._unanswered.append(watch)
         if create.progress_notify and self._timer is None:
-            self._timer = self._loop.call_later(self._interval, self._notify)
+            self._timer = self._loop.call_later(self._feed.progress_seconds, self._notify)
         if self._feed.live and usual(create):
             self._feed.confirm(watch)
         else:
@@ -131,7 +132,7 @@ class FedSource:
         if watch.next < self._feed.watchers.oldest:
             self._go_upstream(watch)
         else:
-            watch.state = State.BEHIND
+            self._move(watch, State.BEHIND)
             self._answer(watch, self._created(watch.id))
 
     def _created(self, number: int) -> bytes:
@@ -163,6 +164,7 @@ class FedSource:
         watch = self._watches.pop(number, None)
         if watch is not None:
             self._leave(watch)
+            self._feed.watches[watch.state.value] -= 1
             self._loop.call_soon(self._cancelled, watch)
 
     def _cancelled(self, watch: FedWatch) -> None:
@@ -173,6 +175,11 @@ class FedSource:
         else:
             watch.held.append(reply)
             self._answer(watch, watch.answer or self._created(watch.id))
+
+    def _move(self, watch: FedWatch, state: State) -> None:
+        self._feed.watches[watch.state.value] -= 1
+        self._feed.watches[state.value] += 1
+        watch.state = state
 
     def _leave(self, watch: FedWatch) -> None:
         """It is fed no more, by nobody."""
@@ -187,10 +194,10 @@ class FedSource:
     def _enter(self, watch: FedWatch) -> None:
         """The log has all that it has not heard of."""
         if watch.next > self._feed.revision:
-            watch.state = State.SYNCED
+            self._move(watch, State.SYNCED)
             watch.group = self._feed.watchers.join(watch, watch.selection)
         else:
-            watch.state = State.BEHIND
+            self._move(watch, State.BEHIND)
             self._loop.call_soon(self._catch_up, watch)
 
     def take(self, watch: FedWatch, news: Sequence[News], group: Group) -> None:
@@ -211,7 +218,7 @@ class FedSource:
 
     def _fall_behind(self, watch: FedWatch) -> None:
         self._leave(watch)
-        watch.state = State.BEHIND
+        self._move(watch, State.BEHIND)
         self._loop.call_soon(self._catch_up, watch)
 
     def _catch_up(self, watch: FedWatch) -> None:
@@ -241,7 +248,7 @@ class FedSource:
 
     def _notify(self) -> None:
         """Progress is due for those who want it and have heard nothing for long."""
-        self._timer = self._loop.call_later(self._interval, self._notify)
+        self._timer = self._loop.call_later(self._feed.progress_seconds, self._notify)
         self._feed.flush()
         for watch in tuple(self._watches.values()):
             if watch.create.progress_notify and watch.state is State.SYNCED and self._feed.live:
@@ -268,7 +275,7 @@ class FedSource:
     # fed by the cluster
 
     def _go_upstream(self, watch: FedWatch) -> None:
-        watch.state = State.UPSTREAM
+        self._move(watch, State.UPSTREAM)
         self._last_own += 1
         watch.own = self._last_own
         self._upstream[watch.own] = watch
@@ -332,6 +339,7 @@ class FedSource:
         if reply.canceled:
             del self._upstream[watch.own]
             del self._watches[watch.id]
+            self._feed.watches[watch.state.value] -= 1
         elif reply.created:
             watch.next = watch.next or reply.header.revision + 1
         elif reply.events:

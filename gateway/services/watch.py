@@ -17,9 +17,6 @@ from gateway.services.reads import identified
 from gateway.services.scope import Scope
 from gateway.services.source import Source
 
-PROGRESS_INTERVAL = 600.0
-"""Seconds; etcd's own default."""
-
 
 class Watch:
     """etcd's Watch service."""
@@ -122,7 +119,7 @@ class WatchStream:
         sink, feed = Direct(self, name), self._scope.feeds.get(name)
         if feed is None or identified(self.call.metadata):
             return Source(sink, self._scope.clusters[name], self.call.metadata)
-        return FedSource(feed, sink, PROGRESS_INTERVAL)
+        return FedSource(feed, sink)
 
     def _pace(self) -> None:
         """A client that reads slowly slows its own sources down, nobody else's."""

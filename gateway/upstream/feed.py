@@ -70,7 +70,8 @@ Report = Callable[[str, str, str], None]
 class Feed:
     """`header`: of the cluster's last message; its revision is the store's. `known`: the highest revision that the cluster is known to have
     reached. `hits`: reads that were answered from the store; `bypasses`: those that could have been but for a reason; both only grow, as
-    `rebuilds` does."""
+    `rebuilds` does. `progress_seconds`: after so long without events a watcher that asked for it is told how far it is; etcd's default.
+    `watches`: how many there are in each state (services.fedwatch.State)."""
 
     def __init__(
         self,
@@ -91,6 +92,8 @@ class Feed:
         self.header = pb.ResponseHeader()
         self.known = 0
         self.rebuilds = 0
+        self.progress_seconds = 600.0
+        self.watches: Counter[str] = Counter()
         self.hits = 0
         self.bypasses: Counter[str] = Counter()
         self.aside = False
