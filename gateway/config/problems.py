@@ -163,9 +163,6 @@ def warnings(config: Config) -> list[str]:
             found.append((f"clusters[{number}]", f"no route and no listener uses cluster {cluster.name!r}"))
         if cluster.compaction != "off":
             found.append((f"clusters[{number}].compaction", "has no effect in this version yet; a client's compaction goes to home"))
-    for number, route in enumerate(config.routes):
-        if route.cache:
-            found.append((f"routes[{number}].cache", "has no effect in this version yet; every read is forwarded"))
     for number, listener in enumerate(config.listeners):
         if not listener.advertise_urls and listener.address.startswith(("0.0.0.0:", "[::]:")):
             found.append((f"listeners[{number}]", f"clients are told http://{listener.address}; name a real address in `advertise_urls`"))
