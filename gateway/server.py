@@ -35,6 +35,7 @@ from gateway.services.scope import Scope
 from gateway.services.watch import WatchStream
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.feed import Feed
+from gateway.upstream.flights import Flights
 from gateway.upstream.link import LinkState
 from gateway.wire.connection import Limits
 
@@ -56,6 +57,7 @@ class Gateway:
         self.log = logs.logger("server")
         self.clusters: dict[str, Cluster] = {}
         self.feeds: dict[str, Feed] = {}
+        self.flights: dict[str, Flights] = {}
         self.ports: list[ClientPort] = []
         self._observer = Observer(self.metrics, config.log.slow_request_seconds)
         self._started = time.time()
@@ -70,6 +72,7 @@ class Gateway:
         for each in config.clusters:
             self._errors[each.name] = {}
             self.clusters[each.name] = Cluster(each.name, each.endpoints, self._endpoint_changed)
+            self.flights[each.name] = Flights(self.clusters[each.name])
         self._start_feeds()
         await asyncio.gather(*(cluster.settled(FIRST_CONNECT) for cluster in self.clusters.values()))
         for listener in config.listeners:
@@ -133,7 +136,8 @@ class Gateway:
         clusters = {name: cluster for name, cluster in self.clusters.items() if name in names}
         urls = listener.advertise_urls or (f"http://{listener.address}",)
         feeds = {name: feed for name, feed in self.feeds.items() if name in names}
-        return Scope(listener.name, routes, clusters[home], clusters, urls, feeds)
+        flights = {name: self.flights[name] for name in clusters}
+        return Scope(listener.name, routes, clusters[home], clusters, urls, feeds, flights)
 
     async def _listen(self, listener: Listener) -> None:
         limits = self.config.limits
@@ -255,6 +259,13 @@ class Gateway:
         read("counter", "shardgate_upstream_failures", "Failed attempts and broken connections.", ("cluster", "endpoint"), self._failures)
         read("gauge", "shardgate_cluster_available", "1 when an endpoint of the cluster is connected.", ("cluster",), self._available)
         cache_readings(read, self.feeds)
+        flights = self.flights.items
+        read("counter", "shardgate_flights", "Calls to the cluster for reads that may be shared.", ("cluster",), lambda: [
+            ((name,), each.count) for name, each in flights()
+        ])
+        read("counter", "shardgate_flight_followers", "Reads that shared one.", ("cluster",), lambda: [
+            ((name,), each.followers) for name, each in flights()
+        ])
         build = _version()
         read("gauge", "shardgate_build_info", "The version.", ("version",), lambda: [((build,), 1)])
 

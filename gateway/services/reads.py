@@ -45,6 +45,7 @@ class Reads:
         self._routes = scope.routes
         self._clusters = scope.clusters
         self._feeds = scope.feeds
+        self._flights = scope.flights
         self._memories = {  # by identity: the hash of a route takes longer than all the rest
             id(route): Memory(self, scope.feeds[route.cluster], route.coalesce)
             for route in scope.routes.routes
@@ -78,11 +79,11 @@ class Reads:
         """Any request of one cluster."""
         feed = self._feeds.get(decision.cluster) if decision.cache else None
         if feed is None:
-            self.forward(call, decision.cluster, decision.coalesce)
+            self.forward(call, decision.cluster, decision.coalesce, request.revision > 0)
             return
         reason = self._miss(call, feed) or obstacle(request)
         if reason is not None:
-            self.bypass(call, feed, decision.coalesce, reason)
+            self.bypass(call, feed, decision.coalesce, reason, request.revision > 0)
             return
         call.cluster = decision.cluster
         read = RangeRead(self, call, feed, request, decision.coalesce)
@@ -97,9 +98,10 @@ class Reads:
             return "not synced"
         return "identity" if identified(call.metadata) else None
 
-    def bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str) -> None:
+    def bypass(self, call: Call, feed: Feed, coalesce: bool, reason: str, pinned: bool = False) -> None:
+        """Memory can't answer it."""
         feed.bypasses[reason] += 1
-        self.forward(call, feed.cluster.name, coalesce)
+        self.forward(call, feed.cluster.name, coalesce, pinned)
 
     async def part(self, call: Call, cluster: str, request: pb.RangeRequest) -> bytes:
         """What one cluster has of a range over several; the message. Raises RpcError."""
@@ -130,9 +132,13 @@ class Reads:
         feed.bypasses[reason] += 1
         return None
 
-    def forward(self, call: Call, cluster: str, coalesce: bool) -> None:
-        """To the cluster, as it came."""
-        self._clusters[cluster].forward(call)
+    def forward(self, call: Call, cluster: str, coalesce: bool, pinned: bool = False) -> None:
+        """To the cluster, as it came; with others that ask the same, if that is allowed."""
+        flights = self._flights.get(cluster) if coalesce else None
+        if flights is None:
+            self._clusters[cluster].forward(call)
+        else:
+            flights.forward(call, pinned)
 
 
 class Memory:
@@ -233,7 +239,7 @@ class RangeRead:
             self._bypass("unconfirmed")
 
     def _bypass(self, reason: str) -> None:
-        self._reads.bypass(self._call, self._feed, self._coalesce, reason)
+        self._reads.bypass(self._call, self._feed, self._coalesce, reason, self._request.revision > 0)
 
     async def _gather(self, reading: Reading, head: bytes) -> None:
         try:

@@ -43,7 +43,7 @@ class Limits:
     high_water: int = 256 << 10  # queued bytes of a stream at which `writable` turns false
     low_water: int = 64 << 10
     slice: int = 1 << 20  # bytes of DATA put out at once, so that other connections get their turn
-    max_queued: int = 256 << 20  # queued bytes of a connection; beyond, the peer is cut off
+    max_queued: int = 1 << 30  # queued bytes of a connection; beyond, the peer is cut off
     max_control: int = 50_000  # frames other than DATA that wait for a peer that does not read
     max_resets: int = 2_000  # streams per second that the peer may open and reset (CVE-2023-44487)
     max_nothings: int = 10_000  # frames per second that carry nothing: PING, SETTINGS, PRIORITY, empty DATA, unknown ones
