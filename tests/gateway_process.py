@@ -23,9 +23,10 @@ WRONG = re.compile(r"level=error|Traceback|exception was never retrieved|was nev
 
 
 class GatewayProcess:
-    """`python -m gateway serve` with a configuration file of its own; ports are filled in."""
+    """`python -m gateway serve` with a configuration file of its own; ports are filled in. `module`: another one than gateway's own."""
 
-    def __init__(self, config: dict[str, Any], directory: Path) -> None:
+    def __init__(self, config: dict[str, Any], directory: Path, module: str) -> None:
+        self._module = module
         self.admin_address = f"127.0.0.1:{free_port()}"
         config.setdefault("listeners", [{"name": "clients"}])
         for listener in config["listeners"]:
@@ -49,7 +50,7 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start it and wait until it is ready. Raises TimeoutError with the log."""
-        command = [sys.executable, "-m", "gateway", "serve", "--config", self._file]
+        command = [sys.executable, "-m", self._module, "serve", "--config", self._file]
         self.process = spawn(command, self._log, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
         try:
             wait_for("ready", lambda: self.process.poll() is not None or self._ready(), 20)
@@ -107,16 +108,20 @@ class GatewayProcess:
 
 @contextlib.contextmanager
 def gateway(
-    clusters: Mapping[str, Sequence[str]], routes: Mapping[str, str] | None = None, **config: Any
+    clusters: Mapping[str, Sequence[str]],
+    routes: Mapping[str, str] | None = None,
+    module: str = "gateway",
+    cache: bool = True,
+    **config: Any,
 ) -> Iterator[GatewayProcess]:
     """A gateway in front of clusters {name: URLs}; routes {prefix: name}, the first cluster is the default. In the end it must stop with
     status 0 when told so, and its log must have no error."""
     names = list(clusters)
     prefixes = {"": names[0], **(routes or {})}
     config["clusters"] = [{"name": name, "endpoints": list(urls)} for name, urls in clusters.items()]
-    config["routes"] = [{"prefix": prefix, "cluster": name} for prefix, name in prefixes.items()]
+    config["routes"] = [{"prefix": prefix, "cluster": name} | ({} if cache else {"cache": False}) for prefix, name in prefixes.items()]
     with tempfile.TemporaryDirectory(prefix="shardgate-test-") as directory:
-        process = GatewayProcess(config, Path(directory))
+        process = GatewayProcess(config, Path(directory), module)
         process.start()
         try:
             yield process

@@ -10,7 +10,19 @@ from google.protobuf.message import DecodeError, Message
 
 from gateway.core.errors import Code, RpcError
 from gateway.core.joins import join_range, part
-from gateway.core.plan import Decision, Forward, Refuse, Scatter, only_key, plan_delete, plan_put, plan_range, plan_range_stream, plan_txn
+from gateway.core.plan import (
+    Decision,
+    Forward,
+    Refuse,
+    Scatter,
+    forward,
+    only_key,
+    plan_delete,
+    plan_put,
+    plan_range,
+    plan_range_stream,
+    plan_txn,
+)
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
@@ -47,7 +59,8 @@ class KV:
             return
         decision = plan_range(self._routes, decoded)
         if isinstance(decision, Forward):
-            self._reads.range(call, decoded, decision)
+            plain = decoded.SerializeToString() == request  # else it has what we don't know, or what etcd refuses: etcd shall judge
+            self._reads.range(call, decoded, decision if plain else forward(decision.cluster))
         elif isinstance(decision, Scatter):
             call.run(self._scatter(call, decoded, decision.parts))
         else:

@@ -128,12 +128,13 @@ def test_a_large_list_is_of_one_revision(pair: Pair, clients: tuple[Client, Clie
             put.key, put.value = b"large/%06d" % each, rnd.randbytes(200)
         direct.call("kv", "txn", txn)
     marks = [b"large/%06d" % number for number in (5, 3_000, 6_000, 8_999)]
-    wanted = None
     for turn in range(20):
         txn = pb.TxnRequest()
         for mark in marks:
             put = txn.success.add().request_put
             put.key, put.value = mark, b"%d" % turn
+        if not turn:
+            direct.call("kv", "txn", txn)
         lists = [_later(through) for _ in range(4)]
         direct.call("kv", "txn", txn)
         for found in lists:
