@@ -54,7 +54,7 @@ def finals(keys: tuple[bytes, ...]) -> list[Op]:
 
 def last_event(create: Any, keys: tuple[bytes, ...], revision: int) -> int | None:
     """The revision of the last event that a watch gets, when `revision` is that of the last deletion."""
-    low, high = bounds(create.key, create.range_end)
+    low, high = bounds(create.key or b"\0", create.range_end)
     if not any(low <= key and (high is None or key < high) for key in keys) or create.start_revision > revision:
         return None
     if NODELETE not in create.filters:
