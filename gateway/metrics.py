@@ -64,19 +64,11 @@ class CallStats:
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
 
-
     def many(self, calls: int, seconds: float, bytes_in: int, bytes_out: int) -> None:
         """Calls that ended together with OK, after so many seconds each; their bytes in all."""
         self.codes[0] += calls
         self.buckets[bisect_left(BUCKETS, seconds)] += calls
         self.seconds += seconds * calls
-        self.bytes_in += bytes_in
-        self.bytes_out += bytes_out
-
-    def at_once(self, bytes_in: int, bytes_out: int) -> None:
-        """A call was answered with OK in no time."""
-        self.codes[0] += 1
-        self.buckets[0] += 1
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
 

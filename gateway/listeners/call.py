@@ -22,12 +22,14 @@ from gateway.wire.grpc import (
     trailers_only,
     whole,
 )
+from gateway.wire.output import ReplyForm
 
 if TYPE_CHECKING:
     from gateway.listeners.grpc import GrpcConnection
 
 REPLY_HEADERS = headers_frame(RESPONSE_HEADERS, end=False)
 REPLY_TRAILERS = headers_frame(TRAILERS_OK, end=True)
+REPLY_FORM = ReplyForm(REPLY_HEADERS, REPLY_TRAILERS)
 
 MAX_PARTIAL = 32 << 20
 """Bytes of unfinished request messages that one connection may have the gateway hold."""
@@ -84,12 +86,12 @@ class GrpcCall:
         if method.client_streaming:
             self.session = handler(self)
 
-    def take_over(self, message: bytes, deadline: float | None) -> None:
+    def take_over(self, framed: bytes, deadline: float | None) -> None:
         """Its request has come already."""
         self._received = True
         self.deadline = deadline
-        self.framed = frame_message(message)
-        self.bytes_in = len(message)
+        self.framed = framed
+        self.bytes_in = len(framed) - 5
 
     # what comes from the client
 

@@ -12,6 +12,7 @@ from aiohttp.web import Server
 from gateway.etcdpb.methods import Method
 from gateway.listeners.call import Recorder
 from gateway.listeners.grpc import GrpcConnection, Handler
+from gateway.listeners.quick import Shelf
 from gateway.metrics import Metrics
 from gateway.services.call import Instant
 from gateway.wire.connection import Limits
@@ -34,12 +35,16 @@ class ClientPort:
     limits: Limits
     max_connections: int
     max_request_bytes: int
+    shelf: Shelf = field(init=False)
     connections: set[GrpcConnection] = field(default_factory=set)
     waiting: set[Sniffer] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
     closing: bool = False
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.shelf = Shelf(self.instants, self.max_request_bytes)
 
     @property
     def full(self) -> bool:

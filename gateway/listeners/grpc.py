@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.core.errors import Code
 from gateway.etcdpb.methods import METHODS
-from gateway.listeners.call import GrpcCall
+from gateway.listeners.call import REPLY_FORM, GrpcCall
 from gateway.listeners.quick import Batch, Taker
 from gateway.services.call import Call, Session
 from gateway.wire.connection import Connection, Headers, Role, Stream
 from gateway.wire.frames import NO_ERROR, PROTOCOL_ERROR
 from gateway.wire.grpc import http_error, request_head, seconds, trailers_only
+from gateway.wire.lane import Lane
 
 if TYPE_CHECKING:
     from gateway.listeners.client import ClientPort
@@ -40,7 +41,8 @@ class GrpcConnection(asyncio.Protocol):
         self.flush_due = False
         self._closing_since: float | None = None
         self._taker = Taker(self)
-        self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time(), self._taker)
+        self.lane = Lane(self._taker, REPLY_FORM)
+        self.conn = Connection(Role.SERVER, self, port.limits, self.loop.time(), self.lane if port.instants else None)
 
     # asyncio.Protocol
 
@@ -51,7 +53,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.flush_due = True  # what the services reply at once is written here, without another loop turn
-        self.conn.receive(data, self.loop.time())
+        self._taker.now = now = self.loop.time()
+        self.conn.receive(data, now)
         self._taker.end()
         self._flush()
 
@@ -94,8 +97,7 @@ class GrpcConnection(asyncio.Protocol):
             if call.deadline is not None and call.deadline <= now:
                 call.expire()
         for batch in tuple(self.batches):
-            if batch.deadline is not None and batch.deadline <= now:
-                batch.expire(now)
+            batch.expire(now)
         self.conn.tick(now)
         self._flush()
         if self.conn.closing is not None:

@@ -1,7 +1,7 @@
 """The short way for reads that are answered from memory: no more is made of them than the answer needs.
 
-A request that came whole is shown to the service's `instant`. What can be answered at once is; reads that wait for the same thing, and came
-in the same bytes, wait as one batch; all else goes the usual way.
+A request that came whole (wire/lane.py) is looked up by its bytes: what it asks of which source is the same each time. What can be answered
+at once is; reads that wait for the same source, and came in the same bytes, wait as one batch; all else goes the usual way.
 """
 
 from __future__ import annotations
@@ -12,77 +12,169 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.core.errors import Code
 from gateway.etcdpb.methods import Method
-from gateway.listeners.call import DEADLINE, REPLY_HEADERS, REPLY_TRAILERS, GrpcCall
+from gateway.listeners.call import DEADLINE, GrpcCall
 from gateway.services.call import Instant, Source
 from gateway.wire.connection import Headers, Stream
-from gateway.wire.grpc import NO_METADATA, RequestHead, frame_message, request_head, seconds, trailers_only
+from gateway.wire.grpc import NO_METADATA, RequestHead, request_head, seconds, trailers_only, whole
+from gateway.wire.lane import HELD
 
 if TYPE_CHECKING:
     from gateway.listeners.grpc import GrpcConnection
 
+MOST_HEADS = 64
+"""Different heads that a listener remembers: there is about one for each sort of client."""
+
+MOST_REQUESTS = 16_384
+LONGEST_REQUEST = 256
+"""Requests of all heads that a listener remembers, and bytes of each."""
+
+
+class Asked(NamedTuple):
+    """What a request wants to know, and the request: gRPC-framed, and its head."""
+
+    source: Source
+    key: bytes
+    linearizable: bool
+    framed: bytes
+    head: RequestHead
+
+
+class Requests(dict[bytes, Asked | None]):
+    """What the requests of one head ask, by their DATA; None for those that are not for memory to answer. Remembers what it was asked."""
+
+    def __init__(self, shelf: Shelf, head: RequestHead, method: Method, instant: Instant) -> None:
+        self.method = method
+        self._shelf = shelf
+        self._head = head
+        self._instant = instant
+
+    def __missing__(self, data: bytes) -> Asked | None:
+        asked = self._look(data)
+        if len(data) <= LONGEST_REQUEST:
+            self._shelf.make_room()
+            self[data] = asked
+        return asked
+
+    def _look(self, data: bytes) -> Asked | None:
+        head, message = self._head, whole(data)
+        if message is None or len(message) > self._shelf.max_size or head.length not in (-1, len(data)):
+            return None
+        read = self._instant(message, head.metadata)
+        return None if read is None else Asked(*read, data, head)
+
+
+class Shelf(dict[Headers, Requests | None]):
+    """The Requests of a listener, by their heads; None for a head that no answer from memory is for. Remembers what it was asked."""
+
+    def __init__(self, instants: Mapping[bytes, tuple[Method, Instant]], max_size: int) -> None:
+        self.max_size = max_size
+        self._instants = instants
+        self._requests = 0
+
+    def make_room(self) -> None:
+        """One more request will be remembered."""
+        self._requests += 1
+        if self._requests > MOST_REQUESTS:
+            self._requests = 1
+            for requests in self.values():
+                if requests is not None:
+                    requests.clear()
+
+    def __missing__(self, headers: Headers) -> Requests | None:
+        if len(self) >= MOST_HEADS:
+            self.clear()
+        requests = self[headers] = self._read(headers)
+        return requests
+
+    def _read(self, headers: Headers) -> Requests | None:
+        head = request_head(headers)
+        found = self._instants.get(head.path)
+        if found is None or head.malformed or head.refusal is not None or head.compressed:
+            return None
+        return Requests(self, head, *found)
+
 
 class Taker:
-    """Offered every request of a connection that came whole (wire.streams.Taker)."""
+    """Shown all whole requests of a connection; implements wire.lane.Taker. `now`: loop time of the bytes that are being read."""
 
     def __init__(self, connection: GrpcConnection) -> None:
+        self.now = 0.0
         self._connection = connection
         self._headers: Headers | None = None  # of the request before: the decoder gives equal ones as the same object
-        self._head: RequestHead | None = None  # theirs, if such requests can be taken
-        self._method: Method
-        self._instant: Instant
-        self._batches: dict[Source, Batch] = {}
+        self._requests: Requests | None = None  # theirs
+        self._source: Source | None = None  # of the request before; what follows is of it, too
+        self._replies: Mapping[bytes, bytes] | None = None
+        self._batch: Batch | None = None
+        self._batches: dict[tuple[Source, Method], Batch] = {}
+        self._count = self._received = self._sent = 0
 
-    def __call__(self, number: int, headers: Headers, timeout: bytes | None, data: bytes) -> bool:
-        """True: it was taken."""
+    def wants(self, headers: Headers) -> bool:
         if headers is not self._headers:
-            self._look_at(headers)
-        head = self._head
-        if head is None or (head.length >= 0 and head.length != len(data)):
-            return False
-        connection = self._connection
-        size = len(data) - 5
-        if size < 0 or data[0] or int.from_bytes(data[1:5], "big") != size or size > connection.port.max_request_bytes:
-            return False
+            self._leave()
+            self._headers = headers
+            self._requests = self._connection.port.shelf[headers]
+        return self._requests is not None
+
+    def __call__(self, name: bytes, headers: Headers, timeout: bytes | None, data: bytes) -> bytes | None:
+        if headers is not self._headers:
+            self.wants(headers)
+        requests = self._requests
+        if requests is None or (asked := requests[data]) is None:
+            return None
         left = None
         if timeout is not None and (left := seconds(timeout)) is None:
-            return False
-        message = data[5:]
-        answer = self._instant(message, head.metadata)
-        if answer is None:
-            return False
-        source, key, reply = answer
-        if reply is not None:
-            connection.conn.answer(number, REPLY_HEADERS, reply, REPLY_TRAILERS)
-            connection.port.metrics.calls(source.name, self._method).at_once(size, len(reply))
-            return True
-        batch = self._batches.get(source)
-        if batch is None or batch.head is not head:
-            batch = self._batches[source] = Batch(connection, source, self._method, head)
-            source.confirm(batch)
-        batch.add(connection.conn.adopt(number, batch), key, message, left)
-        return True
+            return None
+        source, key, linearizable, _, _ = asked
+        if source is not self._source:
+            self._turn_to(source)
+        if linearizable:
+            batch = self._batch or self._new_batch(source, requests.method)
+            if batch is None:
+                return None
+            batch.held[name] = asked
+            if left is not None:
+                batch.deadlines[name] = self.now + left
+            return HELD
+        replies = self._replies
+        if replies is None:
+            return None
+        reply = replies[key]
+        self._count += 1
+        self._received += len(data)
+        self._sent += len(reply)
+        return reply
 
-    def _look_at(self, headers: Headers) -> None:
-        self._headers = headers
-        head = request_head(headers)
-        found = self._connection.port.instants.get(head.path)
-        usable = found is not None and not head.malformed and head.refusal is None and not head.compressed
-        self._head = head if usable else None
-        if found is not None:
-            self._method, self._instant = found
+    def _turn_to(self, source: Source) -> None:
+        self._leave()
+        self._source = source
+        self._replies = source.current()
+
+    def _new_batch(self, source: Source, method: Method) -> Batch | None:
+        """The one of this source, made anew if there is none yet and the source can be read."""
+        batch = self._batches.get((source, method))
+        if batch is None and source.replies() is not None:
+            batch = self._batches[source, method] = Batch(self._connection, source, method)
+        self._batch = batch
+        return batch
+
+    def _leave(self) -> None:
+        """Something else than before may come: count what was answered."""
+        if self._count:
+            assert self._source is not None and self._requests is not None
+            self._source.answered(self._count)
+            stats = self._connection.port.metrics.calls(self._source.name, self._requests.method)
+            stats.many(self._count, 0.0, self._received - 5 * self._count, self._sent)
+            self._count = self._received = self._sent = 0
+        self._source = self._batch = self._replies = None
 
     def end(self) -> None:
-        """What comes from now on came later: it waits for something else."""
+        """All has been read: what comes later waits for something else."""
+        if self._source is not None:
+            self._leave()
         if self._batches:
-            self._batches.clear()
-
-
-class Waiting(NamedTuple):
-    """One read of a batch. `deadline` in loop time."""
-
-    key: bytes
-    message: bytes
-    deadline: float | None
+            batches, self._batches = self._batches, {}
+            for batch in batches.values():
+                batch.start()
 
 
 class OpenRead(NamedTuple):
@@ -98,79 +190,99 @@ class OpenRead(NamedTuple):
 
 
 class Batch:
-    """Reads that wait for one confirmation; implements services.call.Reader, and wire.connection.Owner of their streams. `deadline`: of the
-    first of them."""
+    """Reads that wait for one confirmation; implements services.call.Reader, wire.lane.Holder, and wire.connection.Owner of those that have
+    a stream. `deadlines` in loop time, of those that have one."""
 
-    __slots__ = ("_connection", "_method", "_reads", "_source", "_started", "deadline", "head")
+    __slots__ = ("_connection", "_method", "_source", "_started", "_streams", "deadlines", "held")
 
-    def __init__(self, connection: GrpcConnection, source: Source, method: Method, head: RequestHead) -> None:
+    def __init__(self, connection: GrpcConnection, source: Source, method: Method) -> None:
+        self.held: dict[bytes, Asked] = {}
+        self.deadlines: dict[bytes, float] = {}
         self._connection = connection
         self._source = source
         self._method = method
-        self._reads: dict[Stream, Waiting] = {}
+        self._streams: dict[Stream, Asked] = {}
         self._started = perf_counter()
-        self.head = head
-        self.deadline: float | None = None
-        connection.batches.add(self)
+        connection.lane.holders.add(self)
 
-    def add(self, stream: Stream, key: bytes, message: bytes, left: float | None) -> None:
-        """One read more; `left`: seconds until its deadline."""
-        deadline = None
-        if left is not None:
-            deadline = self._connection.loop.time() + left
-            self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
-        self._reads[stream] = Waiting(key, message, deadline)
+    def start(self) -> None:
+        """No more will be added."""
+        self._connection.batches.add(self)
+        self._source.confirm(self)
+
+    def part(self, name: bytes, stream: Stream) -> None:
+        self._streams[stream] = self.held.pop(name)
+        stream.owner = self
 
     def open(self) -> Iterator[OpenRead]:
         """Those that wait."""
-        return map(self._told, self._reads.values())
+        return map(self._told, (*self.held.values(), *self._streams.values()))
 
-    def _told(self, read: Waiting) -> OpenRead:
-        return OpenRead(self._source.name, self._method, len(read.message), frame_message(read.message))
+    def _told(self, asked: Asked) -> OpenRead:
+        return OpenRead(self._source.name, self._method, len(asked.framed) - 5, asked.framed)
+
+    def _release(self) -> tuple[dict[bytes, Asked], dict[Stream, Asked]]:
+        """It waits for nothing any more; what it held."""
+        self._connection.batches.discard(self)
+        self._connection.lane.holders.discard(self)
+        held, self.held = self.held, {}
+        streams, self._streams = self._streams, {}
+        return held, streams
 
     def confirmed(self) -> None:
         """All answers at once."""
         connection, source = self._connection, self._source
-        respond = connection.conn.respond
-        received = sent = 0
-        reads, self._reads = self._reads, {}
-        for stream, (key, message, _) in reads.items():
-            reply = source.reply(key)
-            respond(stream, REPLY_HEADERS, reply, REPLY_TRAILERS)
-            received += len(message)
-            sent += len(reply)
-        connection.batches.discard(self)
+        replies = source.replies()
+        if replies is None:
+            self.unconfirmed()
+            return
+        held, streams = self._release()
+        asked = [*held.values(), *streams.values()]
+        if not asked:
+            return
+        answers = [replies[each[1]] for each in asked]
+        if held:
+            connection.lane.answer(list(zip(held, answers, strict=False)))
+        for stream, reply in zip(streams, answers[len(held) :], strict=True):
+            connection.lane.respond(stream, reply)
         if not connection.flush_due:
             connection.touch()
+        source.answered(len(asked))
         passed = perf_counter() - self._started
-        connection.port.metrics.calls(source.name, self._method).many(len(reads), passed, received, sent)
-        if passed >= connection.port.observer.slow:
-            for read in reads.values():
-                connection.port.observer.slow_request(self._told(read), 0, passed)
+        port = connection.port
+        received = sum([len(each[3]) for each in asked]) - 5 * len(asked)
+        port.metrics.calls(source.name, self._method).many(len(asked), passed, received, sum(map(len, answers)))
+        if passed >= port.observer.slow:
+            for each in asked:
+                port.observer.slow_request(self._told(each), 0, passed)
 
     def unconfirmed(self) -> None:
         """They go the usual way."""
         connection = self._connection
-        connection.batches.discard(self)
-        reads, self._reads = self._reads, {}
-        for stream, read in reads.items():
-            call = GrpcCall(connection, stream, self._method, self.head, None, None)
-            call.take_over(read.message, read.deadline)
+        for name in tuple(self.held):
+            self.part(name, connection.lane.adopt(name))
+        for stream, asked in self._release()[1].items():
+            call = GrpcCall(connection, stream, self._method, asked.head, None, None)
+            call.take_over(asked.framed, self.deadlines.get(stream.id.to_bytes(4, "big")))
             stream.owner = call
-            self._source.decline(call, read.key)
+            self._source.decline(call, asked.key)
 
     def expire(self, now: float) -> None:
         """Answer those whose deadline has passed."""
-        for stream, read in tuple(self._reads.items()):
-            if read.deadline is not None and read.deadline <= now:
-                self._connection.conn.send_headers(stream, trailers_only(DEADLINE.code, DEADLINE.text), True)
+        connection = self._connection
+        for name in [name for name, deadline in self.deadlines.items() if deadline <= now]:
+            del self.deadlines[name]
+            if name in self.held:
+                self.part(name, connection.lane.adopt(name))
+            stream = connection.conn.streams.get(int.from_bytes(name, "big"))
+            if stream in self._streams:
+                connection.conn.send_headers(stream, trailers_only(DEADLINE.code, DEADLINE.text), True)
                 self._drop(stream, Code.DEADLINE_EXCEEDED)
-        self._connection.touch()
 
     def _drop(self, stream: Stream, code: int) -> None:
-        read = self._reads.pop(stream, None)
-        if read is not None:
-            self._connection.port.observer.record(self._told(read), code, perf_counter() - self._started)
+        asked = self._streams.pop(stream, None)
+        if asked is not None:
+            self._connection.port.observer.record(self._told(asked), code, perf_counter() - self._started)
 
     def on_reset(self, stream: Stream, code: int, text: str) -> None:
         self._drop(stream, Code.CANCELLED)

@@ -6,7 +6,7 @@ client's messages, the call takes the replies.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gateway.core.errors import RpcError
 from gateway.etcdpb.methods import Method
@@ -84,19 +84,33 @@ class Source(Protocol):
     name: str
     """The cluster's."""
 
-    def confirm(self, reader: Reader) -> None:
-        """Tell the reader when it may read."""
+    def replies(self) -> Mapping[bytes, bytes] | None:
+        """The gRPC-framed reply about each key by what memory has now; None if it may not be read now. Good until the caller returns."""
 
-    def reply(self, key: bytes) -> bytes:
-        """The gRPC-framed reply about one key, from what the store has now."""
+    def current(self) -> Mapping[bytes, bytes] | None:
+        """The same for reads that need no confirmation; None if even they had to wait."""
+
+    def confirm(self, reader: Reader) -> None:
+        """Tell the reader, now or later, whether `replies` has for it what it should see."""
+
+    def answered(self, count: int) -> None:
+        """So many of the replies were given."""
 
     def decline(self, call: Call, key: bytes) -> None:
         """Let the cluster answer."""
 
 
-Instant = Callable[[bytes, Mapping[bytes, bytes]], tuple[Source, bytes, bytes | None] | None]
-"""Shown a request's message and metadata: None if it is not for memory to answer; else the source, the key that is read, and the
-gRPC-framed reply, or None for a reply that the source has to be asked for when it has confirmed."""
+class Read(NamedTuple):
+    """What a request reads from memory: one key, and whether that has to be confirmed."""
+
+    source: Source
+    key: bytes
+    linearizable: bool
+
+
+Instant = Callable[[bytes, Mapping[bytes, bytes]], Read | None]
+"""Shown a request's message and metadata: None if it is not for memory to answer. The answer is the same each time, so it may be
+remembered."""
 
 
 class Session(Protocol):

@@ -26,7 +26,7 @@ from gateway.core.plan import (
 from gateway.core.routes import Span
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
-from gateway.services.call import SEVERAL, Call, Source
+from gateway.services.call import SEVERAL, Call, Read
 from gateway.services.copies import Copies
 from gateway.services.reads import Reads
 from gateway.services.scope import Scope
@@ -66,7 +66,7 @@ class KV:
         else:
             call.fail(decision.status.error())
 
-    def instant(self, request: bytes, metadata: Mapping[bytes, bytes]) -> tuple[Source, bytes, bytes | None] | None:
+    def instant(self, request: bytes, metadata: Mapping[bytes, bytes]) -> Read | None:
         """services.call.Instant for `range`."""
         key = only_key(request)
         if key is None:

@@ -13,9 +13,10 @@ from gateway.core.listings import Listing, in_pieces
 from gateway.core.plan import Forward
 from gateway.core.reads import Moved, Reading, obstacle
 from gateway.core.routes import Route
+from gateway.core.store import Store
 from gateway.etcdpb import rpc_pb2 as pb
 from gateway.etcdpb.methods import method
-from gateway.services.call import Call, Source
+from gateway.services.call import Call, Read
 from gateway.services.scope import Scope
 from gateway.upstream.feed import Feed
 
@@ -23,6 +24,12 @@ RANGE = method("kv", "range")
 
 ONE = b"\x20\x01"
 """`count: 1` of a RangeResponse."""
+
+REMEMBERED = 4 << 20
+"""Bytes of replies about single keys that are kept for those who ask the same, until the store changes."""
+
+OVERHEAD = 200
+"""Bytes that remembering a reply takes beside the reply and the key."""
 
 SMALL = 16 << 10
 """Bytes of a reply that is not worth remembering."""
@@ -64,16 +71,10 @@ class Reads:
             read = KeyRead(memory, call, key)
             (memory.feed.current if serializable else memory.feed.confirm)(read)
 
-    def instant(
-        self, route: Route, key: bytes, serializable: bool, metadata: Mapping[bytes, bytes]
-    ) -> tuple[Source, bytes, bytes | None] | None:
+    def instant(self, route: Route, key: bytes, serializable: bool, metadata: Mapping[bytes, bytes]) -> Read | None:
         """services.call.Instant for a key."""
         memory = self._memories.get(id(route))
-        if memory is None or not memory.feed.caching or (metadata and identified(metadata)):
-            return None
-        if not serializable:
-            return memory, key, None
-        return (memory, key, memory.reply(key)) if memory.feed.revision >= memory.feed.known else None
+        return None if memory is None or identified(metadata) else Read(memory, key, not serializable)
 
     def range(self, call: Call, request: pb.RangeRequest, decision: Forward) -> None:
         """Any request of one cluster."""
@@ -118,7 +119,7 @@ class Reads:
         if reason is None and not 0 < request.revision <= feed.revision:
             waiting = Waiting()
             (feed.current if request.serializable else feed.confirm)(waiting)
-            reason = None if await waiting.answer else "unconfirmed"
+            reason = None if await waiting.answer and feed.caching else "unconfirmed"
         if reason is None:
             try:
                 reading, head = Reading(feed.store, request), feed.head
@@ -141,6 +142,26 @@ class Reads:
             flights.forward(call, pinned)
 
 
+class Replies(dict[bytes, bytes]):
+    """The gRPC-framed reply about each key, as the store is while it has this head. Remembers what it was asked."""
+
+    def __init__(self, head: bytes, store: Store) -> None:
+        self.head = head
+        self._store = store
+        self._room = REMEMBERED
+
+    def __missing__(self, key: bytes) -> bytes:
+        head, entry = self.head, self._store.newest(key)
+        if entry is None:
+            reply = b"\x00" + len(head).to_bytes(4, "big") + head
+        else:
+            reply = b"".join((b"\x00", (len(head) + len(entry) + 2).to_bytes(4, "big"), head, entry, ONE))
+        self._room -= len(reply) + len(key) + OVERHEAD
+        if self._room > 0:
+            self[key] = reply
+        return reply
+
+
 class Memory:
     """The keys of a route in memory; implements services.call.Source."""
 
@@ -150,15 +171,25 @@ class Memory:
         self.confirm = feed.confirm
         self._reads = reads
         self._coalesce = coalesce
+        self._replies = Replies(b"", feed.store)
 
-    def reply(self, key: bytes) -> bytes:
-        """services.call.Source"""
+    def replies(self) -> Replies | None:
+        """services.call.Source. The feed makes another head of whatever it hears, so the same one means that nothing has changed."""
         feed = self.feed
-        feed.hits += 1
-        head, entry = feed.head, feed.store.newest(key)
-        if entry is None:
-            return b"\x00" + len(head).to_bytes(4, "big") + head
-        return b"".join((b"\x00", (len(head) + len(entry) + 2).to_bytes(4, "big"), head, entry, ONE))
+        if not feed.caching:
+            return None
+        head = feed.head
+        if head is not self._replies.head:
+            self._replies = Replies(head, feed.store)
+        return self._replies
+
+    def current(self) -> Replies | None:
+        """services.call.Source"""
+        return self.replies() if self.feed.revision >= self.feed.known else None
+
+    def answered(self, count: int) -> None:
+        """services.call.Source"""
+        self.feed.hits += count
 
     def decline(self, call: Call, key: bytes) -> None:
         """services.call.Source"""
@@ -176,8 +207,12 @@ class KeyRead:
         self._key = key
 
     def confirmed(self) -> None:
-        if not self._call.ended:
-            self._call.reply_raw(self._memory.reply(self._key))
+        replies = self._memory.replies()
+        if replies is None:
+            self.unconfirmed()
+        elif not self._call.ended:
+            self._memory.answered(1)
+            self._call.reply_raw(replies[self._key])
 
     def unconfirmed(self) -> None:
         if not self._call.ended:
@@ -215,6 +250,9 @@ class RangeRead:
         """A small answer is given at once, a large one is gathered in steps, so that others have their turns."""
         call, feed = self._call, self._feed
         if call.ended:
+            return
+        if not feed.caching:  # the store was given up while it waited
+            self._bypass("unconfirmed")
             return
         try:
             reading = Reading(feed.store, self._request)

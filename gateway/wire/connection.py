@@ -10,10 +10,11 @@ from gateway.wire import frames as f
 from gateway.wire.frames import Numberless, ProtocolError
 from gateway.wire.guards import Guards, Keepalive, Strikes
 from gateway.wire.hpack import Decoder, Encoder, HeaderListTooLarge, Headers, HpackError
+from gateway.wire.lane import Lane
 from gateway.wire.numbering import Numbering
 from gateway.wire.output import Output
 from gateway.wire.reader import FrameReader
-from gateway.wire.streams import INTERIM, NOBODY, Handler, Heads, Limits, Owner, Role, Stream, Taker, data_fault, greeting
+from gateway.wire.streams import INTERIM, NOBODY, Handler, Heads, Limits, Owner, Role, Stream, data_fault, greeting
 
 __all__ = ["Connection", "Handler", "Headers", "Limits", "Owner", "Role", "Stream"]
 
@@ -22,16 +23,17 @@ _KEEPALIVE_PING = f.frame(f.PING, 0, 0, b"keepaliv")
 
 class Connection:
     """After a protocol error or a guard's verdict `closing` says why and the GOAWAY frame is in the output: write it, then close the
-    transport. `streams` are the open ones. `taker`, if any, is offered each request that comes whole."""
+    transport. `streams` are the open ones that are no matter of the lane's. `going_away`: no new ones are taken."""
 
-    def __init__(self, role: Role, handler: Handler, limits: Limits, now: float, taker: Taker | None = None) -> None:
+    def __init__(self, role: Role, handler: Handler, limits: Limits, now: float, lane: Lane | None = None) -> None:
         self.closing: str | None = None
+        self.going_away = False
         self.streams: dict[int, Stream] = {}
         self.encoder = Encoder()
+        self.numbering = Numbering(role is Role.SERVER)
         self._server = role is Role.SERVER
         self._handler = handler
-        self._taker = taker
-        self._begun: dict[int, tuple[Headers, bytes | None]] = {}  # requests whose data may follow in the same bytes
+        self._lane = lane
         self._limits = limits
         self._decoder = Decoder(limits.max_header_list)
         self._output = Output(limits, self._end_local)
@@ -41,11 +43,11 @@ class Connection:
         self._peer_streams = f.LARGEST_WINDOW if self._server else 100
         self._half_window = limits.connection_window // 2
         self._unreturned = 0
-        self._going_away = False
-        self._last_taken = 0
+        self.last_taken = 0
         self._heads = Heads(self._server)
-        self._numbering = Numbering(self._server)
-        self._reader = FrameReader(self, f.PREFACE if self._server else b"", self._guards, limits)
+        self._reader = FrameReader(self, f.PREFACE if self._server else b"", self._guards, limits, lane)
+        if lane is not None:
+            lane.join(self, self._output, self._decoder, limits)
         self._put(greeting(role, limits))
 
     def _put(self, frame: bytes) -> None:
@@ -53,13 +55,13 @@ class Connection:
 
     @property
     def active(self) -> int:
-        """Open streams."""
-        return len(self.streams)
+        """Calls under way."""
+        return len(self.streams) + (0 if self._lane is None else self._lane.active)
 
     @property
     def can_open(self) -> bool:
         """Client role: the peer takes another stream."""
-        return not self._going_away and self.closing is None and len(self.streams) < self._peer_streams
+        return not self.going_away and self.closing is None and len(self.streams) < self._peer_streams
 
     @property
     def pending(self) -> bool:
@@ -88,8 +90,9 @@ class Connection:
 
     def open(self, owner: Owner, block: bytes, data: bytes | None, end: bool) -> Stream:
         """Client role: HEADERS with this HPACK block, then data if not None, END_STREAM if end."""
-        number = self._numbering.next()
-        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
+        number = self.numbering.next()
+        stream = self.streams[number] = self.make_stream(number)
+        stream.owner = owner
         if data is None:
             self.send_headers(stream, block, end)
         elif self._output.request(stream, block, data, end):
@@ -111,17 +114,6 @@ class Connection:
             self._close(stream)
         else:
             self.reset(stream, f.NO_ERROR)
-
-    def answer(self, number: int, headers: Numberless, data: bytes, trailers: Numberless) -> None:
-        """A whole unary reply to the request that is being taken."""
-        if not self._output.reply(number, self._output.stream_window, headers, data, trailers):
-            self.respond(self.adopt(number, NOBODY), headers, data, trailers)
-
-    def adopt(self, number: int, owner: Owner) -> Stream:
-        """A stream for the request that is being taken: it will be answered later."""
-        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
-        stream.remote_ended = True
-        return stream
 
     def send_headers(self, stream: Stream, block: bytes, end: bool) -> None:
         """HEADERS; behind queued data if there is any (trailers)."""
@@ -157,7 +149,12 @@ class Connection:
         if not self._server:
             if len(self.streams) == self._peer_streams - 1 and self.can_open:
                 self._handler.on_slots()
-        elif self._going_away and not self.streams:
+        elif self.going_away:
+            self.wind_up()
+
+    def wind_up(self) -> None:
+        """Server role: after GOAWAY, and something has ended: maybe it was the last."""
+        if self.going_away and not self.active:
             self.closing = self.closing or "all calls have ended after GOAWAY"
 
     def reset(self, stream: Stream, code: int) -> None:
@@ -169,7 +166,7 @@ class Connection:
     def _refuse(self, number: int, code: int) -> None:
         """RST_STREAM; what the peer has under way for the stream will be ignored."""
         self._put(f.rst_stream(number, code))
-        self._numbering.cut(number)
+        self.numbering.cut(number)
 
     def consume(self, stream: Stream, size: int) -> None:
         """The application is done with received bytes: opens the stream's window again."""
@@ -183,22 +180,24 @@ class Connection:
 
     def shut_down(self, code: int, text: str) -> None:
         """GOAWAY: existing streams go on, new ones are refused; `closing` is set when the last one has ended."""
-        if self._going_away or self.closing is not None:
+        if self.going_away or self.closing is not None:
             return
-        self._going_away = True
-        self._put(f.goaway(self._last_taken, code, text))
-        if not self.streams:
+        self.going_away = True
+        self._put(f.goaway(self.last_taken, code, text))
+        if not self.active:
             self.closing = text
 
     def _fail(self, code: int, text: str) -> None:
         if self.closing is None:
             self.closing = text
-            self._put(f.goaway(self._last_taken, code, text))
+            self._put(f.goaway(self.last_taken, code, text))
             self._output.pause()  # what still waits is not sent
 
     def lost(self, text: str) -> None:
         """The transport is gone: every open stream's owner gets on_reset."""
         self.closing = self.closing or text
+        if self._lane is not None:
+            self._lane.part()
         for stream in tuple(self.streams.values()):
             self._drop(stream, f.INTERNAL_ERROR, text)
 
@@ -215,7 +214,7 @@ class Connection:
             self._fail(f.NO_ERROR, f"no answer to a keepalive ping within {limits.ping_timeout:g} s")
         elif self._output.stalled(now):
             self._fail(f.ENHANCE_YOUR_CALM, f"the peer read nothing for {limits.stall:g} s")
-        elif (self.streams or self._server) and self._keepalive.ask(now):  # etcd forbids its clients to ping without streams
+        elif (self._server or self.streams) and self._keepalive.ask(now):  # etcd forbids its clients to ping without streams
             self._put(_KEEPALIVE_PING)
 
     def receive(self, data: bytes, now: float) -> None:
@@ -223,13 +222,13 @@ class Connection:
         if self.closing is not None:
             return
         self._keepalive.heard = now
-        self._guards.turn(now, self._numbering.last_peer)
+        self._guards.turn(now, self.numbering.last_peer)
         try:
             self._reader.feed(data)
+            if self._lane is not None and self.closing is None:
+                self._lane.settle()
         except (ProtocolError, HpackError) as error:
             self._fail(error.code, str(error))
-        while self._begun:
-            self._settle(next(iter(self._begun)))
         if self._output.paused and len(self._output.chunks) > self._limits.max_control:
             self._fail(f.ENHANCE_YOUR_CALM, "the peer does not read the answers to its frames")
 
@@ -239,9 +238,8 @@ class Connection:
         self._unreturned += length
         if self._unreturned >= self._half_window:
             self._open_window()
-        if number in self._begun and self._settle(number, data if end else None):
-            return
-        if (stream := self.streams.get(number)) is None:
+        stream = self.streams.get(number)
+        if stream is None and (stream := self._found(number)) is None:
             self._late_data(number, length)
             return
         stream.receive_window -= length
@@ -277,10 +275,10 @@ class Connection:
 
     def _late_data(self, number: int, length: int) -> None:
         """DATA for a stream that is not open."""
-        self._numbering.check_opened(number)
+        self.numbering.check_opened(number)
         if self._server or not length:
             self._guards.nothing()  # a client may have cut off much: what a window of its lets through
-        if not self._numbering.was_cut(number):
+        if not self.numbering.was_cut(number):
             self._refuse(number, f.STREAM_CLOSED)
 
     def _stream_error(self, stream: Stream, code: int) -> None:
@@ -296,47 +294,47 @@ class Connection:
             headers, timeout = self._decoder.decode(block)
         except HeaderListTooLarge:
             self._guards.nothing(len(block) >> 6)  # what it cost
-            self._refuse_headers(self.streams.get(number), number)
+            self._refuse_headers(self._found(number), number)
             return
-        if number in self._begun:
-            self._settle(number)
-        stream = self.streams.get(number)
+        stream = self._found(number)
         if stream is not None:
             self._more_headers(stream, headers, end)
-        elif not self._numbering.opens(number):
+        elif not self.numbering.opens(number):
             self._guards.nothing()
-        elif self._taker is None or end:
-            self._new_stream(number, headers, timeout, end)
-        else:
-            self._begun[number] = headers, timeout
+        elif end or self._lane is None or not self._lane.begin(number, headers, timeout):
+            self.new_stream(number, headers, timeout, end)
 
-    def _settle(self, number: int, data: bytes | None = None) -> bool:
-        """Of a request that was begun more came, its end if that is `data`, or nothing at once: True if the taker has it now."""
-        begun = self._begun.pop(number, None)
-        if begun is not None and self.closing is None:
-            if data is not None and not self._going_away and len(self.streams) < self._limits.max_streams and self._taker is not None:
-                self._last_taken = number
-                if self._taker(number, *begun, data):
-                    return True
-            self._new_stream(number, *begun, 0)
-        return False
+    def _found(self, number: int) -> Stream | None:
+        stream = self.streams.get(number)
+        return self._lane.find(number) if stream is None and self._lane is not None else stream
 
     def _refuse_headers(self, stream: Stream | None, number: int) -> None:
         if stream is not None:
             self._stream_error(stream, f.ENHANCE_YOUR_CALM)
-        elif self._numbering.opens(number):
+        elif self.numbering.opens(number):
             self._guards.reset(number)
             self._refuse(number, f.ENHANCE_YOUR_CALM)
 
-    def _new_stream(self, number: int, headers: Headers, timeout: bytes | None, end: int) -> None:
-        if self._going_away or len(self.streams) >= self._limits.max_streams:
+    def new_stream(self, number: int, headers: Headers, timeout: bytes | None, end: int) -> None:
+        """Server role: the peer opened it; refused if there are too many."""
+        if self.going_away or self.active >= self._limits.max_streams:
             self._guards.reset(number)
             self._refuse(number, f.REFUSED_STREAM)
             return
-        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
-        self._last_taken = number
+        stream = self.streams[number] = self.make_stream(number)
+        self.last_taken = max(self.last_taken, number)
         stream.remote_ended = bool(end)
         self._handler.on_stream(stream, headers, timeout, bool(end))
+
+    def make_stream(self, number: int) -> Stream:
+        """With the windows of a new one."""
+        return Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
+
+    def received(self, length: int) -> None:
+        """So much DATA came in frames that nobody else counts."""
+        self._unreturned += length
+        if self._unreturned >= self._half_window:
+            self._open_window()
 
     def _more_headers(self, stream: Stream, headers: Headers, end: int) -> None:
         """A response's headers, or trailers."""
@@ -353,9 +351,9 @@ class Connection:
                 self._end_remote(stream)
 
     def on_reset(self, number: int, code: int) -> None:
-        self._numbering.check_opened(number)
-        self._settle(number)
-        if (stream := self.streams.get(number)) is None:
+        self.numbering.check_opened(number)
+        stream = self._found(number)
+        if stream is None:
             self._guards.nothing()
             return
         if self._server:
@@ -379,21 +377,19 @@ class Connection:
     def on_ping(self, payload: bytes) -> None:
         self._put(f.frame(f.PING, f.ACK, 0, payload))
         if self._server:
-            self._strikes.ping(self._keepalive.heard, bool(self.streams or self._begun))
+            self._strikes.ping(self._keepalive.heard, self.active > 0)
 
     def on_goaway(self, last: int, code: int, text: str) -> None:
         if not self._server:
-            self._going_away = True
+            self.going_away = True
             for stream in [each for each in self.streams.values() if each.id > last]:
                 self._drop(stream, f.REFUSED_STREAM, f"GOAWAY {text}".rstrip())
         self._handler.on_goaway(code, text)
 
     def on_window_update(self, number: int, size: int) -> None:
-        self._settle(number)
-        stream = self.streams.get(number)
         if not number:
             self._output.open_window(size)
-        elif stream is None:
-            self._numbering.check_opened(number)
+        elif (stream := self._found(number)) is None:
+            self.numbering.check_opened(number)
         elif code := self._output.open_stream_window(stream, size):
             self._stream_error(stream, code)

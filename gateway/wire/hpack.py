@@ -23,7 +23,7 @@ _MAX_MEMO = 256
 _MAX_INT_BYTES = 5
 _STATIC_TABLE: tuple[Pair, ...] = ((b"", b""), *STATIC)
 _FIRST_DYNAMIC = len(_STATIC_TABLE)
-_NEWEST_NAME = bytes((0x40 | _FIRST_DYNAMIC,))
+_NEWEST_NAME = 0x40 | _FIRST_DYNAMIC
 """Begins a literal that is to be inserted, under the name of the newest entry."""
 _STATIC_PAIRS = {pair: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
 _STATIC_NAMES = {pair[0]: number for number, pair in reversed(list(enumerate(_STATIC_TABLE))) if number}
@@ -40,16 +40,36 @@ class HeaderListTooLarge(ValueError):
 
 
 class _Shape(NamedTuple):
-    """What the blocks of one client's calls have in common: `size` indexed fields of one byte each, which mean `headers`, then a
-    `grpc-timeout` that is inserted under the newest entry's name, which is the timeout of the call before. With each insertion the index of
-    each other entry grows by one: read as one number, the fields are `base` plus the insertions so far times `moving`; the largest index is
-    `farthest` plus the insertions."""
+    """What the blocks of one client's calls have in common: indexed fields that mean `headers`, `size` bytes in all, then a `grpc-timeout`
+    that is inserted under the newest entry's name, which is the timeout of the call before. With each insertion the index of each other
+    entry grows by one: read as one number, the fields are `base` plus the insertions so far times `moving`, until there were so many
+    insertions that an index needs another byte. `numbers`: the entries, counted from the first that was ever inserted, those of the static
+    table negative; `oldest` is the first of them to be evicted."""
 
     size: int
     base: int
     moving: int
-    farthest: int
+    until: int
+    oldest: int
+    numbers: tuple[int, ...]
     headers: Headers
+
+
+def _shape(headers: Headers, numbers: tuple[int, ...], inserted: int) -> _Shape:
+    """After so many insertions. The table has at most 128 entries, so an index takes two bytes at most."""
+    size = fields = moving = 0
+    room = 0xFF
+    for number in numbers:
+        dynamic = number > 0
+        index = _FIRST_DYNAMIC + inserted - number if dynamic else -number
+        if index < 0x7F:
+            size, fields, moving = size + 1, fields << 8 | 0x80 | index, moving << 8 | dynamic
+        else:
+            size, fields, moving = size + 2, fields << 16 | 0xFF << 8 | index - 0x7F, moving << 16 | dynamic
+        if dynamic:
+            room = min(room, 0x7F - index if index < 0x7F else 0xFF - index)
+    oldest = min((number for number in numbers if number > 0), default=inserted)
+    return _Shape(size, fields - inserted * moving, moving, inserted + room, oldest, numbers, headers)
 
 
 class Decoder:
@@ -60,54 +80,54 @@ class Decoder:
         self._table: list[Pair] = []  # the newest last
         self._size = 0
         self._max_size = DEFAULT_TABLE
-        self._memo: dict[bytes, tuple[Headers, bytes | None]] = {}
+        self.memo: dict[bytes, tuple[Headers, bytes | None]] = {}
         self._inserted = 0  # entries, since the beginning
         self._usual: _Shape | None = None
 
     def decode(self, block: bytes) -> tuple[Headers, bytes | None]:
         """The fields in order, `grpc-timeout` taken out, and its value. Raises HpackError or HeaderListTooLarge."""
-        known = self._memo.get(block)
+        known = self.memo.get(block)
         if known is not None:
             return known
         try:
-            return self._as_usual(block) or self._decode(block)
+            return self.as_usual(block) or self._decode(block)
         except IndexError:
             raise HpackError("header block ends too early or names an entry that does not exist") from None
         except HuffmanError as error:
             raise HpackError(str(error)) from None
 
-    def _as_usual(self, block: bytes) -> tuple[Headers, bytes] | None:
-        """What a block of the usual shape means, None for another."""
-        usual = self._usual
-        if usual is None:
+    def as_usual(self, block: bytes) -> tuple[Headers, bytes] | None:
+        """What a block of the usual shape means, None for another, which has changed nothing."""
+        shape = self._usual
+        if shape is None:
             return None
-        size, base, moving, farthest, headers = usual
         inserted = self._inserted
+        if inserted >= shape[3]:
+            shape = self._usual = _shape(shape.headers, shape.numbers, inserted)
+        size, base, moving, _, oldest, _, headers = shape
+        length = len(block) - size - 2
         if (
-            block[size : size + 1] != _NEWEST_NAME
+            not 0 < length < 64
+            or block[size] != _NEWEST_NAME
+            or block[size + 1] & 0x7F != length
             or int.from_bytes(block[:size], "big") != base + inserted * moving
-            or farthest + inserted >= min(0x7F, _FIRST_DYNAMIC + len(self._table))
+            or oldest <= inserted - len(self._table)
         ):
             return None
-        at = size + 1
-        data = block[at + 1 :]
-        if block[at] & 0x7F != len(data) or len(data) > 64:
-            return None
-        value = huffman_once(data) if block[at] & 0x80 else data
+        value = block[size + 2 :]
+        if block[size + 1] & 0x80:
+            try:
+                value = huffman_once(value)
+            except HuffmanError:
+                return None
         self._insert((TIMEOUT, value))
         return headers, value
 
     def _learned(self, headers: Headers, numbers: list[int]) -> _Shape | None:
-        """The shape that the next block will have if it means the same but for its timeout. `numbers`: the entries that the fields stand
-        for, counted from the first that was ever inserted; those of the static table negative, 0 for none."""
-        inserted = self._inserted
-        indices = [-number if number < 0 else _FIRST_DYNAMIC + inserted - number for number in numbers]
-        if 0 in numbers or not indices or max(indices) >= 0x7F or not self._table or self._table[-1][0] != TIMEOUT:
-            return None
-        moving = int.from_bytes(bytes(number > 0 for number in numbers), "big")
-        base = int.from_bytes(bytes(0x80 | index for index in indices), "big") - inserted * moving
-        farthest = max((index for index in indices if index >= _FIRST_DYNAMIC), default=0) - inserted
-        return _Shape(len(indices), base, moving, farthest, headers)
+        """The shape that the next block will have if it means the same but for its timeout. `numbers` as in a shape, and 0 for a field that
+        is not in a table."""
+        usable = numbers and 0 not in numbers and len(numbers) <= 64 and self._table and self._table[-1][0] == TIMEOUT
+        return _shape(headers, tuple(numbers), self._inserted) if usable else None
 
     def _decode(self, block: bytes) -> tuple[Headers, bytes | None]:
         table = self._table
@@ -156,18 +176,18 @@ class Decoder:
         result = tuple(fields), timeout
         self._remember(block, result, changed)
         if changed:
-            self._usual = self._learned(result[0], numbers) if timeout is not None and len(fields) <= 64 else None
+            self._usual = self._learned(result[0], numbers) if timeout is not None else None
         if (len(block) > 256 or len(fields) > 64) and sum(len(n) + len(v) + OVERHEAD for n, v in fields) > self._max_list:
-            self._memo.pop(block, None)
+            self.memo.pop(block, None)
             raise HeaderListTooLarge(f"header list of more than {self._max_list} bytes")
         return result
 
     def _remember(self, block: bytes, result: tuple[Headers, bytes | None], changed: bool) -> None:
         """The same block means the same until the table changes."""
         if not changed and len(block) <= 512:
-            if len(self._memo) >= _MAX_MEMO:
-                self._memo.clear()
-            self._memo[block] = result
+            if len(self.memo) >= _MAX_MEMO:
+                self.memo.clear()
+            self.memo[block] = result
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Pair, int]:
         """A field with a value of its own, and the place after it; `mask` has the bits of the name's index."""
@@ -182,8 +202,8 @@ class Decoder:
         return (name, value), at
 
     def _insert(self, pair: Pair) -> None:
-        if self._memo:
-            self._memo.clear()
+        if self.memo:
+            self.memo.clear()
         table = self._table
         self._inserted += 1
         size = self._size + len(pair[0]) + len(pair[1]) + OVERHEAD
@@ -197,7 +217,7 @@ class Decoder:
         if size > DEFAULT_TABLE:
             raise HpackError(f"table size {size} is over the {DEFAULT_TABLE} that SETTINGS allow")
         self._max_size = size
-        self._memo.clear()
+        self.memo.clear()
         while self._size > size:
             name, value = self._table.pop(0)
             self._size -= len(name) + len(value) + OVERHEAD

@@ -1,9 +1,12 @@
-"""The Huffman code of HPACK (RFC 7541, section 5.2), four bits at a time."""
+"""The Huffman code of HPACK (RFC 7541, section 5.2), three bytes at a time where they were seen before, else four bits."""
+
+from __future__ import annotations
 
 from gateway.wire.tables import HUFFMAN
 
 EOS = 256
 _MAX_MEMO = 4096
+_MAX_STEPS = 65_536
 
 
 class HuffmanError(ValueError):
@@ -45,22 +48,36 @@ def _walk(children: list[list[int]], symbols: list[int], node: int, nibble: int)
 
 
 _STEPS, _ENDS = _build()
+
+
+class _Node(dict[bytes, "tuple[_Node, bytes]"]):
+    """What up to three bytes bring that come at a node of the code's tree: the next node and the symbols on the way. Remembered as they are
+    needed; `remembered`: how many of all nodes."""
+
+    remembered = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __missing__(self, data: bytes) -> tuple[_Node, bytes]:
+        """Raises HuffmanError."""
+        number, symbols = self.number, bytearray()
+        for byte in data:
+            for nibble in (byte >> 4, byte & 15):
+                number, symbol = _STEPS[number << 4 | nibble]
+                if number < 0:
+                    raise HuffmanError("no such Huffman code")
+                if symbol >= 0:
+                    symbols.append(symbol)
+        step = _nodes[number], bytes(symbols)
+        if _Node.remembered < _MAX_STEPS:
+            _Node.remembered += 1
+            self[data] = step
+        return step
+
+
+_nodes = [_Node(number) for number in range(len(_STEPS) // 16)]
 _memo: dict[bytes, bytes] = {}
-_jumps: dict[int, tuple[int, bytes]] = {}
-"""By node * 256 + byte: the next node, and the symbols on the way. Filled as they are needed; there are at most 256 times 256."""
-
-
-def _jump(node: int, byte: int) -> tuple[int, bytes]:
-    """Both halves of a byte. Raises HuffmanError."""
-    start, out = node, bytearray()
-    for nibble in (byte >> 4, byte & 15):
-        node, symbol = _STEPS[node << 4 | nibble]
-        if node < 0:
-            raise HuffmanError("no such Huffman code")
-        if symbol >= 0:
-            out.append(symbol)
-    _jumps[start << 8 | byte] = node, bytes(out)
-    return _jumps[start << 8 | byte]
 
 
 def decode(data: bytes) -> bytes:
@@ -77,12 +94,10 @@ def decode(data: bytes) -> bytes:
 
 def decode_once(data: bytes) -> bytes:
     """The same for what will hardly come again."""
-    node = 0
-    text = b""
-    for byte in data:
-        jump = _jumps.get(node << 8 | byte)
-        node, symbols = jump if jump is not None else _jump(node, byte)
-        text += symbols
-    if node not in _ENDS:
+    node, text = _nodes[0][data[:3]]
+    for at in range(3, len(data), 3):
+        node, more = node[data[at : at + 3]]
+        text += more
+    if node.number not in _ENDS:
         raise HuffmanError("wrong padding after a Huffman code")
     return text

@@ -12,8 +12,29 @@ from collections.abc import Callable, Iterable, Mapping
 from gateway.wire import frames as f
 from gateway.wire.streams import Limits, Stream
 
+_REMEMBERED = 4096
+"""Bytes of the largest reply whose frame heads are kept."""
+
 _COPIED = 2048
 """Bytes up to which one chunk more costs more than the copy that it saves."""
+
+
+class ReplyForm(dict[int, bytes]):
+    """Whole unary replies: `name.join((first, form[size], data + between, last))`, where `name` is the stream's number in four bytes, is a
+    reply of so much data."""
+
+    def __init__(self, headers: f.Numberless, trailers: f.Numberless) -> None:
+        self.headers = headers
+        self.trailers = trailers
+        self.first = headers[0]
+        self.between = trailers[0]
+        self.last = trailers[1]
+
+    def __missing__(self, size: int) -> bytes:
+        middle = self.headers[1] + size.to_bytes(3, "big") + b"\x00\x00"
+        if size <= _REMEMBERED:
+            self[size] = middle
+        return middle
 
 
 class Output:
@@ -109,6 +130,18 @@ class Output:
         self.chunks.append(b"".join((
             headers[0], name, headers[1], size.to_bytes(3, "big"), b"\x00\x00", name, data, trailers[0], name, trailers[1],
         )))  # fmt: skip
+        return True
+
+    def replies(self, replies: list[tuple[bytes, bytes]], form: ReplyForm) -> bool:
+        """Replies on new streams, if nothing stands against them: names and DATA. Whether they went out; all or none."""
+        sizes = [len(data) for _, data in replies]
+        total = sum(sizes)
+        if total > self.budget or max(sizes) > min(self.stream_window, self.frame_size):
+            return False
+        self.budget -= total
+        self.window -= total
+        first, between, last = form.first, form.between, form.last
+        self.chunks += [name.join((first, form[len(data)], data + between, last)) for name, data in replies]
         return True
 
     def data(self, stream: Stream, data: bytes, end: bool) -> None:

@@ -19,6 +19,7 @@ from gateway.wire.frames import (
     ProtocolError,
 )
 from gateway.wire.guards import Guards
+from gateway.wire.lane import Lane
 from gateway.wire.streams import Limits
 
 _SHAPE = END_HEADERS | PADDED | WITH_PRIORITY
@@ -56,10 +57,11 @@ class Frames(Protocol):
 class FrameReader:
     """`preface`: what the peer sends before its first frame. Frames that are of no use here are counted and end here."""
 
-    __slots__ = ("_block", "_guards", "_limits", "_opening", "_preface", "_rest", "_taker")
+    __slots__ = ("_block", "_guards", "_lane", "_limits", "_opening", "_preface", "_rest", "_taker")
 
-    def __init__(self, taker: Frames, preface: bytes, guards: Guards, limits: Limits) -> None:
+    def __init__(self, taker: Frames, preface: bytes, guards: Guards, limits: Limits, lane: Lane | None) -> None:
         self._taker = taker
+        self._lane = lane
         self._preface = preface
         self._guards = guards
         self._limits = limits
@@ -95,7 +97,7 @@ class FrameReader:
             at = self._read_opening(buffer)
             if self._opening:
                 return 0
-        taker = self._taker
+        taker, lane = self._taker, self._lane
         while size - at >= 9:
             high, low, kind, flags, number = _HEADER(buffer, at)
             length = high << 8 | low
@@ -107,7 +109,9 @@ class FrameReader:
             number &= 0x7FFFFFFF
             if self._block is not None and kind != CONTINUATION:
                 raise ProtocolError(f.PROTOCOL_ERROR, "a header block was interrupted")
-            if kind == DATA and not flags & PADDED and number:
+            if lane is not None and (kind == HEADERS or (kind == DATA and lane.begun)) and (after := lane.run(buffer, at)) > at:
+                end = after
+            elif kind == DATA and not flags & PADDED and number:
                 taker.on_data(number, buffer[at + 9 : end], length, flags & END_STREAM)
             elif kind == HEADERS and flags & _SHAPE == END_HEADERS and number:
                 taker.on_headers(number, buffer[at + 9 : end], flags & END_STREAM)

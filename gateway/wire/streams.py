@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -94,11 +93,6 @@ class _Nobody:
 
 
 NOBODY: Owner = _Nobody()
-
-
-Taker = Callable[[int, Headers, bytes | None, bytes], bool]
-"""Server role: takes a whole request at once: the stream's number, its headers, `grpc-timeout`, and all of its DATA. True: it was, by
-Connection.answer or Connection.adopt. False: it is to go the usual way."""
 
 
 class Stream:

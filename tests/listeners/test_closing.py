@@ -26,7 +26,7 @@ class Deaf:
 
 def test_a_peer_that_does_not_read_is_cut_off() -> None:
     async def work() -> None:
-        port: Any = SimpleNamespace(limits=Limits(), connections=set(), metrics=None, closing=False)
+        port: Any = SimpleNamespace(instants={}, limits=Limits(), connections=set(), metrics=None, closing=False)
         connection = GrpcConnection(port)
         transport: Any = Deaf()
         connection.connection_made(transport)

@@ -20,7 +20,7 @@ from gateway.listeners.client import ClientPort
 from gateway.listeners.grpc import GrpcConnection
 from gateway.metrics import Metrics
 from gateway.observe import Observer
-from gateway.services.call import Call, Reader, Source
+from gateway.services.call import Call, Read, Reader
 from gateway.wire.connection import Limits
 from gateway.wire.grpc import frame_message
 
@@ -35,12 +35,20 @@ class Memory:
     def __init__(self) -> None:
         self.waiting: list[Reader] = []
         self.declined = 0
+        self.hits = 0
+        self.readable = True
 
     def confirm(self, reader: Reader) -> None:
         self.waiting.append(reader)
 
-    def reply(self, key: bytes) -> bytes:
-        return frame_message(b"value of " + key)
+    def replies(self) -> Mapping[bytes, bytes] | None:
+        return Replies() if self.readable else None
+
+    def current(self) -> Mapping[bytes, bytes] | None:
+        return self.replies()
+
+    def answered(self, count: int) -> None:
+        self.hits += count
 
     def decline(self, call: Call, key: bytes) -> None:
         self.declined += 1
@@ -54,15 +62,19 @@ class Memory:
         else:
             call.reply(b"value of " + request)
 
-    def instant(self, request: bytes, metadata: Mapping[bytes, bytes]) -> tuple[Source, bytes, bytes | None] | None:
-        if request.startswith(b"now/"):
-            return self, request, self.reply(request)
-        return (self, request, None) if request.startswith(b"later/") else None
+    def instant(self, request: bytes, metadata: Mapping[bytes, bytes]) -> Read | None:
+        at_once = request.startswith(b"now/")
+        return Read(self, request, not at_once) if at_once or request.startswith(b"later/") else None
 
     def tell(self, confirmed: bool = True) -> None:
         waiting, self.waiting = self.waiting, []
         for reader in waiting:
             (reader.confirmed if confirmed else reader.unconfirmed)()
+
+
+class Replies(dict[bytes, bytes]):
+    def __missing__(self, key: bytes) -> bytes:
+        return frame_message(b"value of " + key)
 
 
 class Transport(asyncio.Transport):

@@ -109,7 +109,7 @@ class Fuzzed(Side):
             assert (number in output._ready) == waits
         assert len(conn.streams) <= 100
         assert len(output._ready) <= len(conn.streams)
-        assert len(conn._numbering._cut_off) <= 1_000
+        assert len(conn.numbering._cut_off) <= 1_000
         assert conn._decoder._size <= 4_096
         assert reader._block is None or sum(map(len, reader._block[2])) <= 2 * LIMITS.max_header_list + 16_384
         assert len(reader._rest) < 9 + 16_384

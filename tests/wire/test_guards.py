@@ -387,7 +387,7 @@ def test_memory_of_streams_that_were_cut_off() -> None:
     side = Side(Role.SERVER, Limits(max_resets=1 << 30), greeted=True)
     for number in range(1, 10_001, 2):
         side.receive(frame(HEADERS, END_HEADERS, number, BLOCK) + window_update(number, 0))
-    assert len(side.conn._numbering._cut_off) == 1_000
+    assert len(side.conn.numbering._cut_off) == 1_000
     side.receive(frame(HEADERS, END_HEADERS | END_STREAM, 9_999, BLOCK))
     assert side.conn.closing is None
 

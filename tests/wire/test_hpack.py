@@ -178,7 +178,7 @@ def test_memory_of_blocks_is_bounded() -> None:
     decoder = Decoder(LIMIT)
     for number in range(5000):
         decoder.decode(literal(b"x", b"%d" % number))
-    assert len(decoder._memo) <= 256
+    assert len(decoder.memo) <= 256
     for number in range(20_000):
         huffman.decode(hpack_huffman(b"%d" % number))
     assert len(huffman._memo) <= 4096
