@@ -199,9 +199,13 @@ class Watchers:
         self.oldest = revision + 1
 
     def compact(self, revision: int) -> None:
-        """The cluster was compacted: a watcher may not start before this revision any more."""
+        """The cluster was compacted: a watcher may not start before this revision any more, and what this revision replaced is gone, so
+        etcd does not tell it."""
         while self._log and self._log[0][0] < revision:
             self._forget()
+        if self._log and self._log[0][0] == revision:
+            _, events, size = self._log[0]
+            self._log[0] = revision, [event._replace(before=None) for event in events], size
         self.oldest = max(self.oldest, min(revision, self.revision + 1))
 
     def _note(self, revision: int, events: list[Event]) -> None:

@@ -150,6 +150,18 @@ def test_the_index_finds_the_groups_of_a_key(creates: list[pb.WatchCreateRequest
         assert set(index.at(probe)) == set(inside) and len(index.at(probe)) == len(inside)
 
 
+def test_what_a_compaction_took_is_not_told() -> None:
+    """etcd reads what an event replaced at the revision before it, when it tells of the event (v3rpc/watch.go)."""
+    log = Watchers(Window())
+    log.start(1)
+    for revision in (2, 3, 4):
+        log.append(revision, [event(revision, b"a", False, 5, True)])
+    log.compact(3)
+    news, _ = log.read(Selection(b"a", None, prev_kv=True), 3, 1000)
+    replies = [pb.WatchResponse.FromString(each.message(header(4), 0)[5:]) for each in news]
+    assert [(each.kv.mod_revision, each.HasField("prev_kv")) for reply in replies for each in reply.events] == [(3, False), (4, True)]
+
+
 def test_equal_watchers_get_the_same_bytes() -> None:
     log = Watchers(Window())
     log.start(1)
