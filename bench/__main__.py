@@ -16,8 +16,10 @@ from typing import Any
 
 import click
 
-from bench.cases import Case, chosen
+from bench.cases import Case, chosen, matches
 from bench.client import CallFailed, fill
+from bench.filling import FILLINGS, Filling
+from bench.goals import judged, lines
 from bench.h2load import LoadFailed
 from bench.procfs import machine
 from bench.report import Runs, rows, summary, table
@@ -48,10 +50,11 @@ def main(
 ) -> None:
     """Load etcd, `etcd grpc-proxy` and the gateway in turn and compare them."""
     cases, names = chosen(only, quick), targets.split(",")
+    fillings = [filling for filling in FILLINGS if matches(filling, only) and (only or not quick)]
     if list_cases:
-        click.echo("\n".join(case.name for case in cases))
+        click.echo("\n".join([case.name for case in cases] + [filling.name for filling in fillings]))
         return
-    if not cases:
+    if not cases and not fillings:
         raise click.UsageError(f"no case matches {' '.join(only)}; --list shows their names")
     if unknown := set(names) - set(NAMES):
         raise click.UsageError(f"unknown target {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -63,16 +66,20 @@ def main(
     facts = {"etcd": etcd_version(etcd), "shardgate": _version(), "commit": _commit(), "h2load": bool(shutil.which("h2load"))}
     facts |= {"machine": machine(), "repeat": repeat, "seconds": seconds}
     try:
-        results = measure(cases, names, etcd, repeat, seconds)
-    except (StartFailed, LoadFailed, CallFailed) as error:
+        results = measure(cases, names, etcd, repeat, seconds) if cases else {}
+        filled = measure_fillings(fillings, etcd, repeat)
+    except (StartFailed, LoadFailed, CallFailed, ConnectionError, TimeoutError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(
         f"\netcd {facts['etcd']}, shardgate {facts['shardgate']} ({facts['commit']}), {machine()['cores']} cores, medians of {repeat}\n"
     )
-    click.echo(table([row for name, runs in results.items() for row in rows(name, runs)]))
+    if results:
+        click.echo(table([row for name, runs in results.items() for row in rows(name, runs)]) + "\n")
+    judgements = judged(results | filled)
+    click.echo(lines(judgements))
     path = output or RESULTS / f"{time.strftime('%Y-%m-%dT%H%M')}-{facts['shardgate']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts | {"cases": _summaries(results)}, indent=1) + "\n")
+    path.write_text(json.dumps(facts | {"cases": _summaries(results), "filled": filled, "goals": judgements}, indent=1) + "\n")
     click.echo(f"\nwritten to {path}")
 
 
@@ -82,13 +89,25 @@ def measure(cases: list[Case], names: list[str], etcd: str, repeat: int, seconds
         click.echo("h2load is not installed (apt install nghttp2-client): the bench's own load takes its place", err=True)
     with tempfile.TemporaryDirectory(prefix="shardgate-bench-") as text:
         folder = Path(text)
-        with running(names, etcd, folder) as (pid, port, targets):
-            asyncio.run(fill(port))
-            site = Site(pid, port, shutil.which("h2load"), folder)
+        with running(names, etcd, folder) as targets:
+            for target in targets:
+                asyncio.run(fill(target.etcd_port))
+            site = Site(shutil.which("h2load"), folder)
             return {case.name: _case(site, case, targets, repeat, seconds) for case in cases}
 
 
-def _case(site: Site, case: Case, targets: list[Target], repeat: int, seconds: float) -> Runs:
+def measure_fillings(fillings: list[Filling], etcd: str, repeat: int) -> dict[str, Runs]:
+    """Those cases that need an etcd full of keys."""
+    results = {}
+    for filling in fillings:
+        with tempfile.TemporaryDirectory(prefix="shardgate-bench-") as text:
+            results[filling.name] = filling.measure(filling, etcd, repeat, Path(text))
+        click.echo(f"{filling.name}: {json.dumps(results[filling.name])}", err=True)
+    return results
+
+
+def _case(site: Site, case: Case, everything: list[Target], repeat: int, seconds: float) -> Runs:
+    targets = [target for target in everything if not case.targets or target.name in case.targets]
     for target in targets:
         run(site, case, target, min(0.3, seconds))  # not counted: connections, caches and code paths get warm
     runs: Runs = {target.name: [] for target in targets}

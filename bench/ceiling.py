@@ -110,7 +110,7 @@ def constant_server() -> Iterator[Target]:
     process = subprocess.Popen([sys.executable, "-m", "bench.ceiling", "--serve"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        yield Target("constant", int(process.stdout.readline()), process.pid)
+        yield Target("constant", int(process.stdout.readline()), process.pid, os.getpid(), 0)
     finally:
         process.kill()
         process.wait()
@@ -136,7 +136,7 @@ def main(only_serve: bool, seconds: float) -> None:
     click.echo("load               per second  p50 ms  µs of the load program's CPU per call")
     with constant_server() as target, tempfile.TemporaryDirectory() as folder:
         for case in CASES:
-            site = Site(os.getpid(), target.port, shutil.which("h2load"), Path(folder))
+            site = Site(shutil.which("h2load"), Path(folder))
             click.echo(line(case, run(site, case, target, seconds)))
 
 

@@ -14,7 +14,9 @@ from bench.requests import (
     HEADERS,
     LIST_200,
     LIST_10000,
+    LIST_UNCACHED,
     OBJECT,
+    PUT,
     RANGE,
     READS,
     TXN,
@@ -23,8 +25,10 @@ from bench.requests import (
     frame,
     key,
     message,
+    put,
     puts,
 )
+from gateway.etcdpb import rpc_pb2
 
 KEYS = 1000
 """How many keys there are for single gets."""
@@ -76,7 +80,20 @@ async def wait_ready(port: int, within: float, alive: Callable[[], bool]) -> Non
 
 async def fill(port: int) -> None:
     """Write the objects that the reading cases read."""
-    for prefix, count, value in ((GETS, KEYS, VALUE), (LIST_200, 200, OBJECT), (LIST_10000, 10_000, OBJECT)):
+    for prefix, count, value in ((GETS, KEYS, VALUE), (LIST_200, 200, OBJECT), (LIST_UNCACHED, 200, OBJECT), (LIST_10000, 10_000, OBJECT)):
         for start in range(0, count, BATCH):
             names = [key(prefix, number) for number in range(start, min(start + BATCH, count))]
             await call(port, TXN, puts(names, value))
+
+
+REVISIONS = 300
+"""How many revisions there are at which the same objects can be listed, so that hardly any two lists are the same."""
+
+
+async def renew(port: int) -> int:
+    """Make REVISIONS new ones; the last."""
+    revision = 0
+    for number in range(REVISIONS):
+        reply = await call(port, PUT, put(b"/registry/configmaps/bench-renewed", b"%d" % number))
+        revision = rpc_pb2.PutResponse.FromString(reply).header.revision
+    return revision

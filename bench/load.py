@@ -21,6 +21,7 @@ from typing import Any
 
 import uvloop
 
+from bench.client import REVISIONS
 from bench.connection import Connection
 from bench.percentiles import percentiles
 from bench.requests import (
@@ -28,6 +29,8 @@ from bench.requests import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    OBJECT,
+    PAGE,
     PUT,
     RANGE,
     READS,
@@ -35,6 +38,7 @@ from bench.requests import (
     constant_blocks,
     key,
     message,
+    pages,
     put,
     replace,
     timeout_ring,
@@ -44,7 +48,8 @@ from gateway.etcdpb import rpc_pb2
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One run. `lanes`: calls in flight on each connection. `run` makes its keys differ from those of other runs."""
+    """One run. `lanes`: calls in flight on each connection. `run` makes its keys differ from those of other runs.
+    `revision`: the latest one, for pages."""
 
     port: int
     work: str
@@ -53,15 +58,17 @@ class Spec:
     seconds: float
     timeouts: bool
     run: str
+    revision: int = 0
 
 
 class Fixed:
-    """Calls whose replies need no look: the same requests again and again."""
+    """Calls whose replies need no look: the same requests again and again. `least`: bytes that each reply has on average."""
 
     wants_reply = False
 
-    def __init__(self, path: bytes, requests: list[bytes]) -> None:
+    def __init__(self, path: bytes, requests: list[bytes], least: int = 0) -> None:
         self.path = path
+        self.least = least
         self._bodies = cycle([message(request) for request in requests])
 
     def request(self, call: int) -> bytes:
@@ -76,6 +83,7 @@ class Creates:
 
     path = TXN
     wants_reply = True
+    least = 0
     KEY = 99_999_999
 
     def __init__(self, spec: Spec) -> None:
@@ -95,6 +103,7 @@ class Updates:
 
     path = TXN
     wants_reply = True
+    least = 0
 
     def __init__(self, spec: Spec) -> None:
         prefix = f"/registry/configmaps/bench-update/{spec.run}-"
@@ -117,9 +126,15 @@ def puts(spec: Spec) -> Fixed:
     return Fixed(PUT, [put(key("/registry/configmaps/bench-put/", number)) for number in range(10_000)])
 
 
+def all_pages(spec: Spec) -> Fixed:
+    """Lists in pages, each list at another revision."""
+    return Fixed(RANGE, [page for back in range(REVISIONS) for page in pages(spec.revision - back)], PAGE * len(OBJECT))
+
+
 WORKS: dict[str, Callable[[Spec], Fixed | Creates | Updates]] = {
     **{name: partial(lambda request, spec: Fixed(RANGE, [request]), request) for name, request in READS.items()},
     "put": puts,
+    "pages-10000": all_pages,
     "create": Creates,
     "update": Updates,
 }
@@ -229,6 +244,9 @@ class Run:
         self.running = False
         for lanes in self.lanes:
             lanes.transport.abort()
+        received = sum(lanes.data_bytes for lanes in self.lanes)
+        if received < len(self.latencies) * self.work.least:
+            self.failed(f"{len(self.latencies)} replies have {received} bytes, {self.work.least} each are due")
         p50, p99 = percentiles(self.latencies, 0.50, 0.99)
         return {
             "calls": len(self.latencies),

@@ -21,6 +21,9 @@ WATCH = b"/etcdserverpb.Watch/Watch"
 GETS = "/registry/configmaps/bench-get/"
 LIST_200 = "/registry/secrets/bench-list/"
 LIST_10000 = "/registry/pods/bench-list/"
+UNCACHED = "/registry/events/"
+"""The keys that the gateway is told not to keep in memory."""
+LIST_UNCACHED = UNCACHED + "bench-list/"
 VALUE = b"v" * 580
 """About what a small Kubernetes object takes."""
 OBJECT = b"o" * 1024
@@ -38,8 +41,27 @@ def get(name: bytes, serializable: bool = False) -> bytes:
 
 def listing(prefix: str) -> bytes:
     """Range over a prefix."""
+    return bytes(rpc_pb2.RangeRequest(key=prefix.encode(), range_end=end_of(prefix)).SerializeToString())
+
+
+def end_of(prefix: str) -> bytes:
+    """Where the keys with a prefix end."""
     start = prefix.encode()
-    return bytes(rpc_pb2.RangeRequest(key=start, range_end=start[:-1] + bytes((start[-1] + 1,))).SerializeToString())
+    return start[:-1] + bytes((start[-1] + 1,))
+
+
+PAGE = 500
+"""Objects of a page."""
+
+
+def pages(revision: int) -> list[bytes]:
+    """The requests for all objects of LIST_10000 at a revision, as kube-apiserver asks for them: each page begins after the last key of
+    the one before."""
+    begins = [LIST_10000.encode(), *(key(LIST_10000, number - 1) + b"\0" for number in range(PAGE, 10_000, PAGE))]
+    end = end_of(LIST_10000)
+    return [
+        bytes(rpc_pb2.RangeRequest(key=begin, range_end=end, limit=PAGE, revision=revision).SerializeToString()) for begin in begins
+    ]
 
 
 def put(name: bytes, value: bytes = VALUE) -> bytes:
@@ -69,14 +91,14 @@ READS = {
     "get-serializable": get(key(GETS, 7), serializable=True),
     "list-200": listing(LIST_200),
     "list-10000": listing(LIST_10000),
+    "list-uncached": listing(LIST_UNCACHED),
 }
 """Requests that are the same each time, by the name of the work."""
 
 
 def watch(prefix: str) -> bytes:
     """Watch a prefix from now on."""
-    start = prefix.encode()
-    create = rpc_pb2.WatchCreateRequest(key=start, range_end=start[:-1] + bytes((start[-1] + 1,)))
+    create = rpc_pb2.WatchCreateRequest(key=prefix.encode(), range_end=end_of(prefix))
     return bytes(rpc_pb2.WatchRequest(create_request=create).SerializeToString())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cases import Case
-from bench.client import call
+from bench.client import call, renew
 from bench.h2load import LoadFailed, h2load
 from bench.procfs import cpu_seconds, rss_bytes
 from bench.requests import RANGE, READS
@@ -23,10 +23,8 @@ _runs = count()
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the runs take place."""
+    """What the runs are made with."""
 
-    etcd_pid: int
-    etcd_port: int
     h2load: str | None
     folder: Path
 
@@ -34,7 +32,7 @@ class Site:
 def run(site: Site, case: Case, target: Target, seconds: float) -> dict[str, Any]:
     """The load program's result, with `rate` (calls or events a second), CPU seconds and memory of etcd and the proxy.
     Raises LoadFailed."""
-    pids = {"etcd": site.etcd_pid} | ({"proxy": target.pid} if target.pid else {})
+    pids = {"etcd": target.etcd_pid} | ({"proxy": target.pid} if target.pid else {})
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     result = _load(site, case, target, seconds * case.longer)
     for name, pid in pids.items():
@@ -52,9 +50,13 @@ def _load(site: Site, case: Case, target: Target, seconds: float) -> dict[str, A
     name = f"r{next(_runs)}"
     if case.program == "fanout":
         writes = max(20, int(case.writes * min(1, seconds)))
-        spec = {"port": target.port, "writes_port": site.etcd_port, "watchers": case.size, "writes": writes, "rate": case.rate, "run": name}
-        return _own("bench.fanout", spec)
+        spec: dict[str, object] = {"port": target.port, "writes_port": target.etcd_port or target.port, "metrics_port": target.etcd_port}
+        spec |= {"watchers": case.size, "per_connection": case.per_connection, "writes": writes, "rate": case.rate, "run": name}
+        return _own("bench.fanout", spec | {"pid": target.pid or target.etcd_pid})
+    if case.program == "burst":
+        return _own("bench.burst", {"port": target.port, "etcd_port": target.etcd_port, "calls": case.size, "seconds": seconds})
     spec = {"port": target.port, "work": case.work, "connections": case.connections, "lanes": lanes, "seconds": seconds}
+    spec["revision"] = asyncio.run(renew(target.etcd_port)) if case.work == "pages-10000" else 0
     return _own("bench.load", spec | {"timeouts": case.timeouts, "run": name})
 
 

@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.client import wait_ready
+from bench.requests import UNCACHED
 
 READY_SECONDS = 30
 STOP_SECONDS = 10
@@ -23,11 +25,14 @@ STOP_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server to load. `pid` is the proxy's own process, None for etcd itself."""
+    """A server to load. `pid` is the proxy's own process, None for etcd itself. Each has an etcd of its own: what a proxy
+    asks of etcd while another one is measured (a cache follows every write) would count for that one."""
 
     name: str
     port: int
     pid: int | None
+    etcd_pid: int
+    etcd_port: int
 
 
 class StartFailed(Exception):
@@ -80,11 +85,11 @@ def server(name: str, command: list[str], port: int, folder: Path) -> Iterator[s
             process.wait()
 
 
-def etcd_command(binary: str, port: int, folder: Path) -> list[str]:
+def etcd_command(binary: str, port: int, data: Path) -> list[str]:
     """A member alone, with room for what the writing cases leave."""
     url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
     return [
-        binary, "--name=bench", f"--data-dir={folder / 'etcd.data'}", "--quota-backend-bytes=8589934592", "--log-level=error",
+        binary, "--name=bench", f"--data-dir={data}", "--quota-backend-bytes=8589934592", "--log-level=error",
         f"--listen-client-urls={url}", f"--advertise-client-urls={url}",
         f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=bench={peer}",
     ]  # fmt: skip
@@ -98,36 +103,42 @@ def grpc_proxy_command(binary: str, port: int, etcd: int, folder: Path) -> list[
     ]  # fmt: skip
 
 
-def gateway_command(binary: str, port: int, etcd: int, folder: Path) -> list[str]:
-    """The gateway with one cluster and its defaults."""
+def gateway_command(binary: str, port: int, etcd: int, folder: Path, **route: bool) -> list[str]:
+    """The gateway with one cluster and its defaults: the default route is cached. One prefix is not; `route`: other options of both."""
     config = {
         "listeners": [{"name": "bench", "address": f"127.0.0.1:{port}"}],
         "clusters": [{"name": "main", "endpoints": [f"http://127.0.0.1:{etcd}"]}],
-        "routes": [{"prefix": "", "cluster": "main"}],
+        "routes": [{"prefix": "", "cluster": "main"} | route, {"prefix": UNCACHED, "cluster": "main", "cache": False} | route],
     }
     path = folder / f"gateway-{port}.yaml"
     path.write_text(json.dumps(config))
     return [sys.executable, "-m", "gateway", "serve", "--config", str(path), "--log-level=warning"]
 
 
-PROXIES: dict[str, Callable[[str, int, int, Path], list[str]]] = {"grpc-proxy": grpc_proxy_command, "gateway": gateway_command}
-"""Everything that stands in front of etcd, by name: the command from etcd's binary, the port, etcd's port and a folder."""
+PROXIES: dict[str, Callable[[str, int, int, Path], list[str]]] = {
+    "grpc-proxy": grpc_proxy_command,
+    "gateway": gateway_command,
+    "forwarding": partial(gateway_command, cache=False, coalesce=False),
+}
+"""Everything that stands in front of etcd, by name: the command from etcd's binary, the port, etcd's port and a folder. `forwarding` is the
+gateway without its cache."""
 
 NAMES = ("etcd", *PROXIES)
 
 
 @contextmanager
-def running(names: list[str], binary: str, folder: Path) -> Iterator[tuple[int, int, list[Target]]]:
-    """etcd's pid and port and the wanted targets; all share the one etcd. Raises StartFailed."""
+def running(names: list[str], binary: str, folder: Path) -> Iterator[list[Target]]:
+    """The wanted targets. Raises StartFailed."""
     with ExitStack() as stack:
-        etcd_port = free_port()
-        etcd = stack.enter_context(server("etcd", etcd_command(binary, etcd_port, folder), etcd_port, folder))
         targets = []
         for name in names:
+            etcd_port = free_port()
+            command = etcd_command(binary, etcd_port, folder / f"{name}.etcd")
+            etcd = stack.enter_context(server(f"etcd-{name}", command, etcd_port, folder))
             if name == "etcd":
-                targets.append(Target(name, etcd_port, None))
+                targets.append(Target(name, etcd_port, None, etcd.pid, etcd_port))
                 continue
             port = free_port()
             process = stack.enter_context(server(name, PROXIES[name](binary, port, etcd_port, folder), port, folder))
-            targets.append(Target(name, port, process.pid))
-        yield etcd.pid, etcd_port, targets
+            targets.append(Target(name, port, process.pid, etcd.pid, etcd_port))
+        yield targets

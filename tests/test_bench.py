@@ -19,6 +19,8 @@ from bench.ceiling import constant_server, line
 from bench.client import CallFailed, call, fill
 from bench.fanout import Spec as FanoutSpec
 from bench.fanout import Tally, Watchers
+from bench.filling import FILLINGS, Filling, loading, memory
+from bench.goals import GOALS, Goal, judged, lines
 from bench.load import Run, Spec
 from bench.percentiles import percentiles
 from bench.procfs import cpu_seconds
@@ -46,6 +48,9 @@ def test_every_program_measures_a_real_etcd(site: tuple[Site, Target]) -> None:
         Case("list", 1, "h2load", "list-200"),
         Case("create", 8, "load", "create"),
         Case("update", 8, "load", "update"),
+        Case("pages", 2, "load", "pages-10000"),
+        Case("burst", 100, "burst", "list-uncached"),
+        Case("watch-clients", 5, "fanout", "watch", writes=100, per_connection=1),
         Case("watch", 5, "fanout", "watch", writes=100),
     ):
         result = runs.run(where, case, etcd, 0.3)
@@ -54,7 +59,9 @@ def test_every_program_measures_a_real_etcd(site: tuple[Site, Target]) -> None:
         assert 0 < result["p50_ms"] <= result["p99_ms"] < 1000
         assert result["rate"] == pytest.approx(result["calls"] / result["seconds"])
         assert result["etcd_rss_bytes"] > 10_000_000
+        assert case.program != "burst" or result["upstream_calls"] == 100
     assert result["calls"] == 5 * 30
+    assert result["etcd_watches"] == 5 and abs(result["growth"]) < 1
 
 
 def test_calls_that_etcd_refuses_are_errors(site: tuple[Site, Target]) -> None:
@@ -63,7 +70,7 @@ def test_calls_that_etcd_refuses_are_errors(site: tuple[Site, Target]) -> None:
         asyncio.run(call(etcd.port, PUT, put(b"")))
 
     class Refused:
-        path, wants_reply = PUT, False
+        path, wants_reply, least = PUT, False, 0
 
         def request(self, number: int) -> bytes:
             return bytes(5)
@@ -112,6 +119,64 @@ def test_lost_and_doubled_events_are_errors() -> None:
     assert (tally.created, tally.events, tally.errors) == (1, 1, 0)
     watchers._received(1, event)
     assert (tally.errors, tally.error) == (1, "write 1 arrived twice")
+
+
+def test_events_in_another_order_than_others_have_them_are_errors() -> None:
+    tally = Tally(writes=3)
+    tally.sent.extend((0.0, 0.0, 0.0))
+    tally.heard(0, [b"00000001", b"00000000"], True)
+    tally.heard(0, [b"00000001"], False)
+    tally.heard(1, [b"00000000", b"00000002"], False)
+    assert (tally.events, tally.errors, len(tally.delays)) == (5, 0, 2)
+    tally.heard(0, [b"00000000", b"00000001"], False)
+    assert tally.errors == 1 and tally.error.startswith("event 0 or a later one")
+
+
+def test_short_pages_are_errors(site: tuple[Site, Target]) -> None:
+    _, etcd = site
+
+    async def measured() -> dict[str, Any]:
+        run = Run(Spec(etcd.port, "get", 1, 4, 0.1, False, "x"))
+        run.work.least = 5_000
+        return await run.measure()
+
+    assert "5000 each are due" in asyncio.run(measured())["error"]
+
+
+def _figures(name: str, *values: float) -> list[dict[str, Any]]:
+    return [{name: value} for value in values]
+
+
+def test_goals_compare_within_a_repetition() -> None:
+    goals = (
+        Goal("faster", "get/32", "rate", 1.3, target="etcd"),
+        Goal("as fast", "get-new/32", "rate", 0.75, other="get/32"),
+        Goal("hardly later", "get/32", "p99_ms", 2, most=True, target="etcd", difference=True),
+        Goal("few", "burst/9", "upstream_calls", 3, most=True),
+        Goal("not measured", "nothing", "rate", 1, target="etcd"),
+    )
+    mine = [{"rate": 20.0, "p99_ms": 5.0}, {"rate": 30.0, "p99_ms": 3.0}, {"rate": 9.0, "p99_ms": 3.0}]
+    theirs = [{"rate": 10.0, "p99_ms": 1.0}, {"rate": 20.0, "p99_ms": 2.0}, {"rate": 9.0, "p99_ms": 1.0}]
+    results = {
+        "get/32": {"gateway": mine, "etcd": theirs},
+        "get-new/32": {"gateway": _figures("rate", 10, 30, 4)},
+        "burst/9": {"gateway": _figures("upstream_calls", 2, 4, 4)},
+    }
+    judgements = judged(results, goals)
+    assert [(each["value"], each["reached"]) for each in judgements] == [(1.5, True), (0.5, False), (2.0, True), (4, False)]
+    assert lines(judgements).count("NOT REACHED") == 2
+
+
+def test_every_goal_is_of_a_case_that_there_is() -> None:
+    names = {case.name for case in CASES} | {filling.name for filling in FILLINGS}
+    assert {goal.case for goal in GOALS} | {goal.other for goal in GOALS if goal.other} <= names
+
+
+def test_keys_are_written_loaded_and_read(tmp_path: Path) -> None:
+    for filling in (Filling("memory", 300, 1_024, memory), Filling("loading", 5_000, 100, loading)):
+        runs = filling.measure(filling, str(ETCD), 1, tmp_path)
+        assert all(run["errors"] == 0 for each in runs.values() for run in each)
+        assert filling.series == "memory" or min(runs["etcd"][0]["rate"], runs["gateway"][0]["rate"]) > 1_000
 
 
 def test_grpc_timeouts_differ_and_the_ring_can_start_again() -> None:
