@@ -12,6 +12,10 @@ Add = Callable[[str, str, str, tuple[str, ...], Callable[[], Reading]], None]
 """Metrics.read."""
 
 
+BYPASSES = ("not synced", "unconfirmed", "history", "sort", "error", "identity")
+"""Why a read of a cached route goes to the cluster (services/reads.py, core/reads.py)."""
+
+
 def feed_status(feed: Feed) -> dict[str, Any]:
     """For /status."""
     return {
@@ -65,7 +69,7 @@ def cache_readings(add: Add, feeds: Mapping[str, Feed]) -> None:
         for name, text, value in metrics:
             add(kind, f"shardgate_cache_{name}", text, ("cluster",), each(value))
     add("counter", "shardgate_cache_bypasses", "Reads that memory could not answer, by reason.", ("cluster", "reason"), lambda: [
-        ((name, reason), count) for name, feed in feeds.items() for reason, count in feed.bypasses.items()
+        ((name, reason), feed.bypasses[reason]) for name, feed in feeds.items() for reason in BYPASSES
     ])
     add("gauge", "shardgate_cache_watches", "Watches that clients have, by how they are fed.", ("cluster", "state"), lambda: [
         ((name, state), feed.watches[state]) for name, feed in feeds.items() for state in ("synced", "behind", "upstream")
