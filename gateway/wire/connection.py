@@ -225,10 +225,10 @@ class Connection:
         self._guards.turn(now, self.numbering.last_peer)
         try:
             self._reader.feed(data)
-            if self._lane is not None and self.closing is None:
-                self._lane.settle()
         except (ProtocolError, HpackError) as error:
             self._fail(error.code, str(error))
+        if self._lane is not None:
+            self._lane.settle()
         if self._output.paused and len(self._output.chunks) > self._limits.max_control:
             self._fail(f.ENHANCE_YOUR_CALM, "the peer does not read the answers to its frames")
 

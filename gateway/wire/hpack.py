@@ -40,36 +40,36 @@ class HeaderListTooLarge(ValueError):
 
 
 class _Shape(NamedTuple):
-    """What the blocks of one client's calls have in common: indexed fields that mean `headers`, `size` bytes in all, then a `grpc-timeout`
-    that is inserted under the newest entry's name, which is the timeout of the call before. With each insertion the index of each other
-    entry grows by one: read as one number, the fields are `base` plus the insertions so far times `moving`, until there were so many
-    insertions that an index needs another byte. `numbers`: the entries, counted from the first that was ever inserted, those of the static
-    table negative; `oldest` is the first of them to be evicted."""
+    """What the blocks of one client's calls have in common: indexed fields that mean `headers`, then a `grpc-timeout` that is inserted
+    under the newest entry's name, which is the timeout of the call before. With each insertion the index of each other entry grows by one:
+    the `size` bytes before the timeout's value, read as one number, are `base` plus the insertions so far times `moving`, until there were
+    so many insertions that an index needs another byte. `numbers`: the entries, counted from the first that was ever inserted, those of the
+    static table negative; `oldest` is the first of them to be evicted."""
 
     size: int
     base: int
     moving: int
     until: int
     oldest: int
-    numbers: tuple[int, ...]
     headers: Headers
+    numbers: tuple[int, ...]
 
 
-def _shape(headers: Headers, numbers: tuple[int, ...], inserted: int) -> _Shape:
+def _shape(headers: Headers, numbers: tuple[int, ...], oldest: int, inserted: int) -> _Shape:
     """After so many insertions. The table has at most 128 entries, so an index takes two bytes at most."""
-    size = fields = moving = 0
-    room = 0xFF
+    newest = _FIRST_DYNAMIC + inserted
+    size, fields, moving = 1, 0, 0
+    highest = 0  # index of one byte
     for number in numbers:
-        dynamic = number > 0
-        index = _FIRST_DYNAMIC + inserted - number if dynamic else -number
-        if index < 0x7F:
-            size, fields, moving = size + 1, fields << 8 | 0x80 | index, moving << 8 | dynamic
+        if number < 0:
+            size, fields, moving = size + 1, fields << 8 | 0x80 - number, moving << 8
+        elif (index := newest - number) < 0x7F:
+            size, fields, moving = size + 1, fields << 8 | 0x80 + index, moving << 8 | 1
+            highest = max(highest, index)
         else:
-            size, fields, moving = size + 2, fields << 16 | 0xFF << 8 | index - 0x7F, moving << 16 | dynamic
-        if dynamic:
-            room = min(room, 0x7F - index if index < 0x7F else 0xFF - index)
-    oldest = min((number for number in numbers if number > 0), default=inserted)
-    return _Shape(size, fields - inserted * moving, moving, inserted + room, oldest, numbers, headers)
+            size, fields, moving = size + 2, fields << 16 | 0xFF00 + index - 0x7F, moving << 16 | 1
+    fields, moving = fields << 8 | _NEWEST_NAME, moving << 8
+    return _Shape(size, fields - inserted * moving, moving, inserted + 0x7F - highest, oldest, headers, numbers)
 
 
 class Decoder:
@@ -98,28 +98,27 @@ class Decoder:
 
     def as_usual(self, block: bytes) -> tuple[Headers, bytes] | None:
         """What a block of the usual shape means, None for another, which has changed nothing."""
-        shape = self._usual
+        shape, inserted = self._usual, self._inserted
         if shape is None:
             return None
-        inserted = self._inserted
         if inserted >= shape[3]:
-            shape = self._usual = _shape(shape.headers, shape.numbers, inserted)
-        size, base, moving, _, oldest, _, headers = shape
-        length = len(block) - size - 2
+            shape = self._usual = _shape(shape.headers, shape.numbers, shape.oldest, inserted)
+        size, base, moving, _, oldest, headers, _ = shape
+        table, length = self._table, len(block) - size - 1
         if (
-            not 0 < length < 64
-            or block[size] != _NEWEST_NAME
-            or block[size + 1] & 0x7F != length
+            not 0 < length < 0x7F
             or int.from_bytes(block[:size], "big") != base + inserted * moving
-            or oldest <= inserted - len(self._table)
+            or oldest <= inserted - len(table)
         ):
             return None
-        value = block[size + 2 :]
-        if block[size + 1] & 0x80:
+        value, prefix = block[size + 1 :], block[size]
+        if prefix == 0x80 | length:
             try:
                 value = huffman_once(value)
             except HuffmanError:
                 return None
+        elif prefix != length:
+            return None
         self._insert((TIMEOUT, value))
         return headers, value
 
@@ -127,7 +126,8 @@ class Decoder:
         """The shape that the next block will have if it means the same but for its timeout. `numbers` as in a shape, and 0 for a field that
         is not in a table."""
         usable = numbers and 0 not in numbers and len(numbers) <= 64 and self._table and self._table[-1][0] == TIMEOUT
-        return _shape(headers, tuple(numbers), self._inserted) if usable else None
+        oldest = min((number for number in numbers if number > 0), default=self._inserted)
+        return _shape(headers, tuple(numbers), oldest, self._inserted) if usable else None
 
     def _decode(self, block: bytes) -> tuple[Headers, bytes | None]:
         table = self._table

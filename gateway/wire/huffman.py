@@ -77,6 +77,7 @@ class _Node(dict[bytes, "tuple[_Node, bytes]"]):
 
 
 _nodes = [_Node(number) for number in range(len(_STEPS) // 16)]
+_ROOT = _nodes[0]
 _memo: dict[bytes, bytes] = {}
 
 
@@ -94,9 +95,9 @@ def decode(data: bytes) -> bytes:
 
 def decode_once(data: bytes) -> bytes:
     """The same for what will hardly come again."""
-    node, text = _nodes[0][data[:3]]
-    for at in range(3, len(data), 3):
-        node, more = node[data[at : at + 3]]
+    node, text = _ROOT[data[:3]]
+    while data := data[3:]:
+        node, more = node[data[:3]]
         text += more
     if node.number not in _ENDS:
         raise HuffmanError("wrong padding after a Huffman code")

@@ -88,10 +88,11 @@ class Lane:
     def run(self, buffer: bytes, at: int) -> int:
         """Takes what it can from a place in the buffer on, where a frame begins; the place of the first byte that it did not take."""
         conn, taker, begun, known, usual = self._conn, self._taker, self.begun, self._decoder.memo.get, self._decoder.as_usual
-        size, room, received = len(buffer), self._room(), 0
+        size, room, received, wanted = len(buffer), self._room(), 0, None
+        taken = b""
         last = before = conn.numbering.last_peer.to_bytes(4, "big")
         replies: list[tuple[bytes, bytes]] = []
-        while size - at >= 9:
+        while size - at >= 9 and conn.closing is None:
             high, low, kind, name = _HEAD(buffer, at)
             end = at + 9 + (high << 8 | low)
             if end > size or high >= _LONG:
@@ -103,29 +104,31 @@ class Lane:
                 found = known(block) or usual(block)
                 if found is None:
                     break
-                begun[name] = found
                 last = name
-                room -= 1
+                room -= 1  # also for those that are answered at once: the client does not know yet
+                if found[0] is wanted or taker.wants(found[0]):
+                    wanted = found[0]
+                    begun[name] = found
+                    taken = name
+                else:
+                    conn.new_stream(int.from_bytes(name, "big"), *found, 0)
             elif kind == _WHOLE and name in begun:
                 headers, timeout = begun.pop(name)
                 data = buffer[at + 9 : end]
                 reply = taker(name, headers, timeout, data)
-                if reply is None:
-                    self._took(last)
+                if reply:
+                    received += len(data)
+                    replies.append((name, reply))
+                elif reply is None:
+                    self._took(last, taken)
                     self._leave(name, headers, timeout, data)
-                    if conn.closing is not None:
-                        at = end
-                        break
                 else:
                     received += len(data)
-                    if reply:
-                        replies.append((name, reply))
-                        room += 1
             else:
                 break
             at = end
         if last is not before:
-            self._took(last)
+            self._took(last, taken)
         if received:
             conn.received(received)
         if replies:
@@ -138,9 +141,11 @@ class Lane:
         self._conn.new_stream(number, headers, timeout, 0)
         self._conn.on_data(number, data, len(data), f.END_STREAM)
 
-    def _took(self, name: bytes) -> None:
-        """Requests up to this one."""
-        self._conn.numbering.last_peer = self._conn.last_taken = int.from_bytes(name, "big")
+    def _took(self, last: bytes, taken: bytes) -> None:
+        """The last request that came, and the last that was not refused."""
+        conn = self._conn
+        conn.numbering.last_peer = int.from_bytes(last, "big")
+        conn.last_taken = max(conn.last_taken, int.from_bytes(taken, "big"))
 
     def begin(self, number: int, headers: Headers, timeout: bytes | None) -> bool:
         """The headers of a new request came alone: True if it may become one for the taker."""

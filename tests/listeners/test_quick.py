@@ -52,13 +52,16 @@ class Memory:
 
     def decline(self, call: Call, key: bytes) -> None:
         self.declined += 1
-        self.range(call, key)
+        call.cluster = self.name
+        call.reply(b"value of " + key)
 
     def range(self, call: Call, request: bytes) -> None:
         """The usual way."""
         call.cluster = self.name
         if request == b"refused":
             call.fail(RpcError(3, "refused"))
+        elif request.startswith(b"later/"):
+            self.confirm(Waiting(self, call, request))
         else:
             call.reply(b"value of " + request)
 
@@ -70,6 +73,21 @@ class Memory:
         waiting, self.waiting = self.waiting, []
         for reader in waiting:
             (reader.confirmed if confirmed else reader.unconfirmed)()
+
+
+class Waiting:
+    """A read that waits in the usual way."""
+
+    def __init__(self, memory: Memory, call: Call, key: bytes) -> None:
+        self.memory, self.call, self.key = memory, call, key
+
+    def confirmed(self) -> None:
+        if not self.call.ended:
+            self.call.reply_raw(Replies()[self.key])
+
+    def unconfirmed(self) -> None:
+        if not self.call.ended:
+            self.memory.decline(self.call, self.key)
 
 
 class Replies(dict[bytes, bytes]):
@@ -269,9 +287,9 @@ def test_a_lost_connection_counts_its_reads_as_cancelled() -> None:
 def test_a_request_that_does_not_end_at_once_goes_the_usual_way() -> None:
     def work() -> None:
         site = Site(True)
-        number = site.ask(b"later/a", end=False)
+        number = site.ask(b"now/a", end=False)
         site.pass_on()
-        assert site.replies[number][1] == frame_message(b"value of later/a")
-        assert not site.memory.waiting
+        assert site.replies[number][1] == frame_message(b"value of now/a")
+        assert not site.memory.hits
 
     run(work)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import hpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.wire import huffman
@@ -44,6 +47,71 @@ def test_decoder_follows_a_foreign_encoder(blocks: list[tuple[Headers, bytes | N
         fields = [*pairs, *([(TIMEOUT, timeout)] if timeout is not None else [])]
         block = theirs.encode(fields, huffman=shortened)
         assert ours.decode(block) == (tuple(pairs), timeout)
+
+
+CALL = (
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/etcdserverpb.KV/Range"), (b":authority", b"127.0.0.1:2379"),
+    (b"content-type", b"application/grpc"), (b"user-agent", b"grpc-go/1.38.0"), (b"te", b"trailers"),
+)  # fmt: skip
+OTHERS: list[tuple[Headers, bytes | None]] = [
+    (CALL, None), ((*CALL, (b"token", b"abc.12")), b"1S"), (CALL[:3], b"99999999n"), ((), b"5S"), (CALL[::-1], b"7m"),
+]  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.sampled_from(OTHERS), st.booleans(), st.none() | st.integers(0, DEFAULT_TABLE)), max_size=5),
+    st.integers(),
+)
+def test_a_clients_calls_over_and_over(phases: list[tuple[int, tuple[Headers, bytes | None], bool, int | None]], seed: int) -> None:
+    """The same head with another timeout each time, longer than the table keeps anything; at times another call, or a new table size."""
+    theirs, ours, rng = hpack.Encoder(), Decoder(LIMIT), Random(seed)
+    for count, (pairs, timeout), shortened, table in phases:
+        if table is not None:
+            theirs.header_table_size = table
+        calls = [(CALL, b"%du" % rng.randrange(10 ** rng.choice((4, 7, 8)))) for _ in range(count)]
+        for fields, value in [*calls, (pairs, timeout)]:
+            block = theirs.encode([*fields, *([(TIMEOUT, value)] if value is not None else [])], huffman=shortened)
+            before = ours._inserted
+            usual = ours.as_usual(block)
+            assert usual in (None, (fields, value))
+            assert usual is not None or ours._inserted == before, "what is not recognised changes nothing"
+            assert (usual or ours.decode(block)) == (fields, value)
+            assert list(theirs.header_table.dynamic_entries) == ours._table[::-1]
+
+
+def test_most_blocks_of_a_client_are_recognised() -> None:
+    theirs, ours, recognised = hpack.Encoder(), Decoder(LIMIT), 0
+    for number in range(1000):
+        block = theirs.encode([*CALL, (TIMEOUT, b"%du" % (4_999_999 - number))])
+        recognised += ours.as_usual(block) is not None or not ours.decode(block)
+    assert recognised > 950
+
+
+def test_a_head_that_is_nearly_the_usual_one() -> None:
+    """Whatever byte of a usual block is another one, the answer is that of a decoder that has learned nothing."""
+    for at in range(9):
+        for byte in range(256):
+            theirs, ours, plain_one = hpack.Encoder(), Decoder(LIMIT), Decoder(LIMIT)
+            for number in range(3):
+                block = theirs.encode([*CALL[:4], (TIMEOUT, b"%du" % number)])
+                assert ours.decode(block) == plain_one._decode(block)
+            block = theirs.encode([*CALL[:4], (TIMEOUT, b"777u")])
+            changed = block[:at] + bytes((byte,)) + block[at + 1 :]
+            answers: list[Any] = []
+            for decode in (ours.decode, lambda block, one=plain_one: decode_plainly(one, block)):
+                try:
+                    answers.append(decode(changed))
+                except HpackError as error:
+                    answers.append(str(error))
+            assert answers[0] == answers[1]
+
+
+def decode_plainly(decoder: Decoder, block: bytes) -> tuple[Headers, bytes | None]:
+    """Without what was learned of the blocks before."""
+    decoder._usual = None
+    decoder.memo.clear()
+    return decoder.decode(block)
 
 
 @given(st.lists(st.tuples(LISTS, st.none() | st.integers(0, 2 * DEFAULT_TABLE)), max_size=20))
