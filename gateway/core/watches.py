@@ -3,6 +3,7 @@
 The stream has a branch per cluster: one upstream watch stream, opened at the first watcher there. The gateway numbers watchers as etcd
 does and asks every cluster for that same number, so that what a cluster says about a watcher of its own passes on as the bytes that came.
 When a branch breaks, its watchers are asked for again from the revision after the last one that was passed on; the client notices nothing.
+
 etcd answers requests in their order, and clients rely on it for `created` replies. Here a request waits in line while creates before it
 are unanswered by another cluster; those to the same cluster follow each other at once.
 """
@@ -26,6 +27,7 @@ NO_WATCHER = -1
 """The watch_id of a refused watch, and of a progress reply that is for all watchers of a stream."""
 
 PROGRESS = pb.WatchRequest(progress_request=pb.WatchProgressRequest()).SerializeToString()
+
 MAX_PENDING = 10_000
 """Requests of one stream that may be unanswered."""
 
@@ -66,7 +68,6 @@ class Watches:
         self._home = home
         self._watchers: dict[int, Watcher] = {}
         self._next_id = 0
-        self._ghosts: set[int] = set()  # ids of watches that a compaction ended: etcd keeps them taken until the client cancels
         self._waiting: deque[pb.WatchRequest] = deque()
         self._unanswered: deque[Watcher] = deque()
         self._own = Branch("")  # what the gateway says itself
@@ -102,7 +103,7 @@ class Watches:
             reply = pb.WatchResponse.FromString(data)
         except DecodeError:
             return [_failure(Code.INTERNAL, f'cluster "{cluster}" sent what is no watch response')]
-        branch.header.revision = reply.header.revision or branch.header.revision  # 0 where etcd tells of a compaction
+        branch.header.revision = reply.header.revision
         if reply.created:
             self._created(branch, reply, data)
         elif reply.canceled:
@@ -154,7 +155,7 @@ class Watches:
     @property
     def unanswered(self) -> Watcher | None:
         """The watcher whose clusters the client waits for."""
-        return next(iter(self._unanswered), None)
+        return self._unanswered[0] if self._unanswered else None
 
     def _take(self) -> list[Action]:
         while self._waiting and self._handle(self._waiting[0]):
@@ -181,7 +182,7 @@ class Watches:
     def _create(self, create: pb.WatchCreateRequest) -> bool:
         spans = by_cluster(self._routes.spans(create.key or b"\0", create.range_end))
         namesake = self._watchers.get(create.watch_id) if create.watch_id else None
-        reason = _refusal(create, spans, namesake is not None or (create.watch_id != 0 and create.watch_id in self._ghosts))
+        reason = _refusal(create, spans, namesake)
         if namesake is not None and namesake.closing:
             return False
         if self._unanswered and (reason or len(spans) > 1 or self._unanswered[0].parts.keys() != spans.keys()):
@@ -195,7 +196,7 @@ class Watches:
     def _number(self, asked: int) -> int:
         if asked:
             return asked
-        number = next(number for number in count(self._next_id) if number not in self._watchers and number not in self._ghosts)
+        number = next(number for number in count(self._next_id) if number not in self._watchers)
         self._next_id = number + 1
         return number
 
@@ -231,11 +232,10 @@ class Watches:
 
     def _cancel(self, number: int) -> bool:
         watcher = self._watchers.get(number)
-        if number in self._ghosts:
-            self._ghosts.remove(number)
-            self._tell(self._own, canceled(self._header(self.branches), number))
-        if watcher is None or watcher.closing or not watcher.announced:
-            return watcher is None or watcher.closing
+        if watcher is None or watcher.closing:
+            return True
+        if not watcher.announced:
+            return False
         watcher.closing = True
         for branch, part in self._parts(watcher):
             if branch.line is Line.OPEN:
@@ -314,8 +314,6 @@ class Watches:
             del branch.parts[watcher.id]
             self._tell(branch, data)
             self._drop(watcher)
-            if reply.compact_revision:
-                self._ghosts.add(watcher.id)
         else:
             reply.created = True
             reply.watch_id = NO_WATCHER
@@ -381,9 +379,9 @@ class Watches:
             holder.held -= len(message)
 
 
-def _refusal(create: pb.WatchCreateRequest, spans: dict[str, Span], taken: bool) -> str:
+def _refusal(create: pb.WatchCreateRequest, spans: dict[str, Span], namesake: Watcher | None) -> str:
     """Why the gateway itself refuses the watch; "" if it does not."""
-    if taken:  # etcd looks at the range first
+    if namesake is not None:  # etcd looks at the range first
         low, high = bounds(create.key or b"\0", create.range_end)
         return DUPLICATE_WATCH_ID if high is None or low < high else EMPTY_WATCH_RANGE
     if len(spans) > 1 and create.start_revision:
