@@ -20,7 +20,7 @@ _ORDERS = (pb.RangeRequest.NONE, pb.RangeRequest.ASCEND, pb.RangeRequest.DESCEND
 
 
 class Moved(Exception):
-    """The store's history does not reach back to the revision any longer."""
+    """The store can't answer: its history does not reach back to the revision any longer, or etcd's versions differ in the answer."""
 
 
 def obstacle(request: pb.RangeRequest) -> str | None:
@@ -96,7 +96,11 @@ class Reading:
         if self._filtered:
             kept = [(entry, kv) for entry, kv in zip(entries, kvs, strict=True) if self._wanted(kv)]
             entries, kvs = [entry for entry, _ in kept], [kv for _, kv in kept]
-        return [without_value(kv) for kv in kvs] if self._request.keys_only else entries
+        if not self._request.keys_only:
+            return entries
+        if any(kv.lease for kv in kvs):
+            raise Moved  # etcd 3.7 leaves the lease out with the value, older ones don't
+        return [without_value(kv) for kv in kvs]
 
     def _wanted(self, kv: KeyValue) -> bool:
         asked = self._request

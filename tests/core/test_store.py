@@ -172,6 +172,15 @@ def test_a_reading_ends_when_the_window_has_moved_past_it() -> None:
         reading.step()
 
 
+def test_keys_without_values_but_with_a_lease_are_left_to_etcd() -> None:
+    store = Store(Window())
+    store.load([(b"a", Version(3, entry(KeyValue(key=b"a", mod_revision=3, version=1, lease=7))))])
+    store.start(5)
+    assert read(store, pb.RangeRequest(key=b"a"))
+    with pytest.raises(Moved):
+        read(store, pb.RangeRequest(key=b"a", keys_only=True))
+
+
 def test_memory_is_counted_and_given_back() -> None:
     model = Model({}, Window(revisions=3))
     empty = model.store.bytes
