@@ -112,13 +112,14 @@ def gateway(
     routes: Mapping[str, str] | None = None,
     module: str = "gateway",
     cache: bool = True,
+    options: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> Iterator[GatewayProcess]:
-    """A gateway in front of clusters {name: URLs}; routes {prefix: name}, the first cluster is the default. In the end it must stop with
-    status 0 when told so, and its log must have no error."""
+    """A gateway in front of clusters {name: URLs}; routes {prefix: name}, the first cluster is the default. `options`: others of each
+    cluster. In the end it must stop with status 0 when told so, and its log must have no error."""
     names = list(clusters)
     prefixes = {"": names[0], **(routes or {})}
-    config["clusters"] = [{"name": name, "endpoints": list(urls)} for name, urls in clusters.items()]
+    config["clusters"] = [{"name": name, "endpoints": list(urls), **(options or {})} for name, urls in clusters.items()]
     config["routes"] = [{"prefix": prefix, "cluster": name} | ({} if cache else {"cache": False}) for prefix, name in prefixes.items()]
     with tempfile.TemporaryDirectory(prefix="shardgate-test-") as directory:
         process = GatewayProcess(config, Path(directory), module)

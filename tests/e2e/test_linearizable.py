@@ -1,141 +1,73 @@
-"""Promise 2 and 3 under faults: what clients see through two gateways and directly could have been said by one etcd.
+"""Promise 2 under faults: what clients are answered through two gateways and directly could have been answered by one etcd.
 
-`make test` runs each fault for a moment, `make soak` goes through them for SHARDGATE_SOAK_SECONDS.
+`make test` has some seconds of each fault, `make soak` goes on for SHARDGATE_SOAK_SECONDS.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gateway.etcdpb import rpc_pb2 as pb
-from tests.check.relay import Relay
-from tests.check.workload import Workload
-from tests.etcd import BINARIES, EtcdCluster, cluster
-from tests.gateway_process import GatewayProcess, gateway
+from tests.check import watched
+from tests.check.linearizable import violations
+from tests.check.runs import SOAK, Record, Run, each_run, recorded, soaked
+from tests.etcd import cluster, default_version
+from tests.gateway_process import gateway
 from tests.services.client import Client
 
-SOAK = float(os.environ.get("SHARDGATE_SOAK_SECONDS", "600"))
+
+def said(found: list[str]) -> str:
+    return "\n".join((f"{len(found)} violations:", *(each[:1000] for each in found[:5])))
 
 
-@dataclass
-class Stage:
-    """An etcd cluster, relays before its members, two gateways behind them."""
-
-    etcd: EtcdCluster
-    relays: list[Relay]
-    gateways: list[GatewayProcess]
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        return {f"gateway {at}": each.address for at, each in enumerate(self.gateways)}
-
-    @property
-    def direct(self) -> str:
-        return self.etcd.members[-1].address
+def judged(record: Record) -> None:
+    found = violations(record.history, record.run.size)
+    assert not found, f"{record.run}, seed {record.run.seed}: {said(found)}"
 
 
-@contextmanager
-def stage(version: str | None = None, size: int = 1, module: str = "gateway", cache: bool = True) -> Iterator[Stage]:
-    with cluster(version, size) as etcd, ExitStack() as stack:
-        relays = [stack.enter_context(Relay(member.address)) for member in etcd.members]
-        urls = {"main": [relay.url for relay in relays]}
-        yield Stage(etcd, relays, [stack.enter_context(gateway(urls, module=module, cache=cache)) for _ in range(2)])
+@each_run
+def test_clients_see_one_etcd(run: Run) -> None:
+    record = recorded(run)
+    judged(record)
+    kinds = Counter(type(each.request) for each in record.history.operations if each.reply is not None)
+    pages = [each for each in record.history.operations if isinstance(each.request, pb.RangeRequest) and each.request.revision]
+    assert kinds[pb.RangeRequest] > 500 and len(record.history.log) > 150 and len(pages) > 20, kinds
+    assert min(kinds[pb.PutRequest], kinds[pb.DeleteRangeRequest], kinds[pb.TxnRequest]) > 10, kinds
+    assert min(record.hits) > 50 and sum(record.followers) > 5, (record.hits, record.followers)
 
 
-def cut(stage: Stage) -> None:
-    for relay in stage.relays:
-        relay.cut()
+def test_a_gateway_that_does_not_confirm_is_found_out() -> None:
+    found = violations(recorded(Run(default_version(), 1, "lag", module="tests.check.unconfirmed")).history)
+    assert sum("was known" in each for each in found) > 10, said(found)
 
 
-def swallow(stage: Stage) -> None:
-    stage.relays[0].swallow(True)
-    time.sleep(1.5)
-    stage.relays[0].swallow(False)
+def test_a_gateway_that_joins_what_was_sent_is_found_out() -> None:
+    found = violations(recorded(Run(default_version(), 1, "slow", module="tests.check.eager")).history)
+    assert any("was known" in each for each in found), said(found)
 
 
-def stop(stage: Stage) -> None:
-    stage.etcd.members[0].stop()
-    time.sleep(0.8)
-    stage.etcd.members[0].cont()
+@pytest.mark.xfail(reason="a serializable read that is forwarded goes to any member, whatever its client has seen of another one")
+def test_serializable_reads_of_three_members_do_not_go_back() -> None:
+    """Not cached. Several clients at once, as one alone has all of its calls sent to the same member."""
+    with cluster(size=3) as three, gateway({"main": three.urls}, cache=False) as process, ThreadPoolExecutor(8) as clients:
+        steps = list(clients.map(_backward_steps, [process.address] * 8, [b"%d" % number for number in range(8)]))
+    assert sum(steps) == 0, f"{steps} of 150 each"
 
 
-def kill(stage: Stage) -> None:
-    stage.etcd.members[0].kill()
-    time.sleep(0.2)
-    stage.etcd.members[0].restart()
-    stage.etcd.members[0].wait()
-
-
-def compact(stage: Stage) -> None:
-    """Through a gateway, and past it; a little behind the present, so that nobody who follows is hit."""
-    for address in (stage.gateways[0].address, stage.direct):
-        with Client(address) as client:
-            client.call("kv", "compact", pb.CompactionRequest(revision=client.put(b"/other") - 20))
-            time.sleep(0.2)
-
-
-def defragment(stage: Stage) -> None:
-    with Client(stage.direct) as client:
-        client.call("maintenance", "defragment", pb.DefragmentRequest())
-
-
-def calm(stage: Stage) -> None:
-    """Nothing happens."""
-
-
-FAULTS: list[Callable[[Stage], None]] = [calm, cut, swallow, stop, kill, defragment]
-
-
-def judged(stage: Stage, faults: list[Callable[[Stage], None]], pause: float) -> tuple[Workload, list[str]]:
-    with Workload(stage.addresses, stage.direct) as workload:
-        for fault in faults:
-            time.sleep(pause)
-            fault(stage)
-        time.sleep(pause)
-    return workload, workload.history.violations()
-
-
-@pytest.mark.parametrize("version", BINARIES)
-def test_faults(version: str) -> None:
-    with stage(version) as built:
-        workload, violations = judged(built, FAULTS, 0.7)
-        assert not violations, f"{len(violations)} of {workload.done}: {violations[:3]}"
-        assert workload.done > 2000 and len(workload.history.truth) > 200
-        assert all(process.metric("shardgate_cache_hits_total") > 200 for process in built.gateways)
-
-
-def test_three_members_lose_their_leader_and_more() -> None:
-    with stage(size=3) as built:
-        workload, violations = judged(built, [kill, stop, swallow, cut], 0.7)
-        assert not violations, f"{len(violations)} of {workload.done}: {violations[:3]}"
-        assert workload.done > 1000
-
-
-@pytest.mark.parametrize(
-    ("module", "cache", "said"),
-    [
-        ("tests.check.unconfirmed", True, "was known before it began"),
-        ("tests.check.eager", False, "was known before it began"),
-        ("tests.check.forgetful", True, "heard"),
-    ],
-)
-def test_a_broken_gateway_is_found_out(module: str, cache: bool, said: str) -> None:
-    with stage(module=module, cache=cache) as built:
-        _, violations = judged(built, [calm], 1.5)
-        assert any(said in each for each in violations)
+def _backward_steps(address: str, key: bytes) -> int:
+    """How often a client of one connection reads an older revision than it has written at."""
+    request = pb.RangeRequest(key=key, serializable=True)
+    with Client(address) as client:
+        return sum(client.put(key) > client.call("kv", "range", request).header.revision for _ in range(150))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("size", [1, 3])
-def test_faults_for_long(size: int) -> None:
-    with stage(size=size) as built:
-        end = time.monotonic() + SOAK / 2
-        while time.monotonic() < end:
-            workload, violations = judged(built, [*FAULTS, *FAULTS], 2)
-            assert not violations, f"{len(violations)} of {workload.done}: {violations[:3]}"
+def test_clients_see_one_etcd_for_long() -> None:
+    """Watches are judged here too: they are in the same records."""
+    for record in soaked(SOAK):
+        judged(record)
+        found = watched.violations(record.history)
+        assert not found, f"{record.run}, seed {record.run.seed}: {said(found)}"
