@@ -91,7 +91,6 @@ OTHERS = {
     "a transaction on what was": (altered("swap", began=11.5, ended=12, client="y"), "revision 4 was known"),
     "a write before what was known": (besides(get("y", 14, ranged(6))), "revision 6 was known 1.5000 s before it began"),
     "serializable, backwards": (besides(get("s", 12, ranged(2, A2), serializable=True)), "went back from 3"),
-    "pinned, backwards": (altered("next page", reply=ranged(1, B2)), "went back from 2"),
     "told of what is to come": (altered("count", began=6, ended=6.5, client="y"), "not asked for yet"),
     "an error that etcd would not give": (altered("never", error=("INTERNAL", "")), "no reason for this error"),
     "compacted, but nobody did": (lambda named: named.pop("compaction"), "no reason for this error"),
@@ -105,6 +104,14 @@ OTHERS = {
 def test_wrong_in_another_way(change: Change, said: str) -> None:
     found = judged(change)
     assert any(said in each for each in found), found
+
+
+def test_who_may_go_back() -> None:
+    """The headers of pages, and serializable reads where several members answer them."""
+    assert judged(answered("next page", ranged(1, B2))) == []
+    history = good()
+    history.operations.append(get("s", 12, ranged(2, A2), serializable=True))
+    assert len(violations(history)) == 1 and violations(history, members=3) == []
 
 
 def test_an_unknown_write_may_be_done_once_at_most() -> None:
