@@ -165,8 +165,8 @@ def _of_the_future(history: History, begun: dict[int, float]) -> Iterator[str]:
 
 
 def _backwards(history: History, members: int) -> Iterator[str]:
-    """On one connection revisions only grow. Not so in the headers of reads that are pinned to a revision, as they may join a flight that was
-    sent before: only what they found has to be right. Nor, with several members, those of serializable reads, which any may answer."""
+    """On one connection revisions only grow. Not so in the headers of reads that are pinned to a revision, as they may join a flight that
+    was sent before: only what they found has to be right. Nor, with several members, those of serializable reads, which any may answer."""
     last: dict[str, Operation] = {}
     for each in sorted((each for each in history.operations if each.revision), key=lambda each: each.ended):
         if isinstance(each.request, pb.RangeRequest) and (each.request.revision or (each.request.serializable and members > 1)):
