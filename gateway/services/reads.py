@@ -88,10 +88,8 @@ class Reads:
             return
         call.cluster = decision.cluster
         read = RangeRead(self, call, feed, request, decision.coalesce)
-        if 0 < request.revision <= feed.revision:
-            read.confirmed()
-        else:
-            (feed.current if request.serializable else feed.confirm)(read)
+        needs_no_proof = request.serializable or 0 < request.revision <= feed.revision
+        (feed.current if needs_no_proof else feed.confirm)(read)
 
     def _miss(self, call: Call, feed: Feed) -> str | None:
         """Why the feed can't be asked now."""

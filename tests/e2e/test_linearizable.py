@@ -58,7 +58,6 @@ def test_serializable_reads_of_three_members_do_not_go_back() -> None:
     assert sum(steps) == 0, f"{steps} of 150 each"
 
 
-@pytest.mark.xfail(reason="a page from memory has the header of the store, even where its client was told of a later revision", strict=True)
 def test_the_headers_of_pages_do_not_go_back() -> None:
     """The feed is behind what the client was told through the same gateway."""
     with cluster() as main, Relays([main.address]) as relays, gateway({"main": relays.urls}) as process, Client(process.address) as client:
