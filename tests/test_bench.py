@@ -55,7 +55,7 @@ def test_every_program_measures_a_real_etcd(site: tuple[Site, Target]) -> None:
     ):
         result = runs.run(where, case, etcd, 0.3)
         assert (result["errors"], result["error"]) == (0, ""), case.name
-        assert result["calls"] > 20
+        assert result["calls"] > 3
         assert 0 < result["p50_ms"] <= result["p99_ms"] < 1000
         assert result["rate"] == pytest.approx(result["calls"] / result["seconds"])
         assert result["etcd_rss_bytes"] > 10_000_000
