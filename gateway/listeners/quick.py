@@ -145,7 +145,8 @@ class Taker:
         return reply
 
     def _turn_to(self, source: Source) -> None:
-        self._leave()
+        if self._source is not None:
+            self._leave()
         self._source = source
         self._replies = source.current()
 

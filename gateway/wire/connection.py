@@ -91,8 +91,7 @@ class Connection:
     def open(self, owner: Owner, block: bytes, data: bytes | None, end: bool) -> Stream:
         """Client role: HEADERS with this HPACK block, then data if not None, END_STREAM if end."""
         number = self.numbering.next()
-        stream = self.streams[number] = self.make_stream(number)
-        stream.owner = owner
+        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, owner)
         if data is None:
             self.send_headers(stream, block, end)
         elif self._output.request(stream, block, data, end):
@@ -227,7 +226,7 @@ class Connection:
             self._reader.feed(data)
         except (ProtocolError, HpackError) as error:
             self._fail(error.code, str(error))
-        if self._lane is not None:
+        if self._lane is not None and self._lane.begun:
             self._lane.settle()
         if self._output.paused and len(self._output.chunks) > self._limits.max_control:
             self._fail(f.ENHANCE_YOUR_CALM, "the peer does not read the answers to its frames")
@@ -296,7 +295,7 @@ class Connection:
             self._guards.nothing(len(block) >> 6)  # what it cost
             self._refuse_headers(self._found(number), number)
             return
-        stream = self._found(number)
+        stream = self.streams.get(number) or self._found(number)
         if stream is not None:
             self._more_headers(stream, headers, end)
         elif not self.numbering.opens(number):
@@ -305,8 +304,8 @@ class Connection:
             self.new_stream(number, headers, timeout, end)
 
     def _found(self, number: int) -> Stream | None:
-        stream = self.streams.get(number)
-        return self._lane.find(number) if stream is None and self._lane is not None else stream
+        """The stream, made now if the lane has its request."""
+        return self.streams.get(number) or (None if self._lane is None else self._lane.find(number))
 
     def _refuse_headers(self, stream: Stream | None, number: int) -> None:
         if stream is not None:
@@ -317,18 +316,15 @@ class Connection:
 
     def new_stream(self, number: int, headers: Headers, timeout: bytes | None, end: int) -> None:
         """Server role: the peer opened it; refused if there are too many."""
-        if self.going_away or self.active >= self._limits.max_streams:
+        under_way = len(self.streams) if self._lane is None else self.active
+        if self.going_away or under_way >= self._limits.max_streams:
             self._guards.reset(number)
             self._refuse(number, f.REFUSED_STREAM)
             return
-        stream = self.streams[number] = self.make_stream(number)
+        stream = self.streams[number] = Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
         self.last_taken = max(self.last_taken, number)
         stream.remote_ended = bool(end)
         self._handler.on_stream(stream, headers, timeout, bool(end))
-
-    def make_stream(self, number: int) -> Stream:
-        """With the windows of a new one."""
-        return Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
 
     def received(self, length: int) -> None:
         """So much DATA came in frames that nobody else counts."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.wire import frames as f
 from gateway.wire.hpack import Decoder, Headers
 from gateway.wire.output import Output, ReplyForm
-from gateway.wire.streams import Limits, Stream
+from gateway.wire.streams import NOBODY, Limits, Stream
 
 if TYPE_CHECKING:
     from gateway.wire.connection import Connection
@@ -62,14 +62,14 @@ class Lane:
         self._conn: Connection
         self._output: Output
         self._decoder: Decoder
-        self._max_streams = 0
+        self._limits: Limits
 
     def join(self, conn: Connection, output: Output, decoder: Decoder, limits: Limits) -> None:
         """The connection it belongs to."""
         self._conn = conn
         self._output = output
         self._decoder = decoder
-        self._max_streams = limits.max_streams
+        self._limits = limits
 
     @property
     def active(self) -> int:
@@ -81,7 +81,12 @@ class Lane:
 
     def _room(self) -> int:
         """How many requests more may be under way."""
-        return 0 if self._conn.going_away else self._max_streams - self._conn.active
+        if self._conn.going_away:
+            return 0
+        room = self._limits.max_streams - len(self._conn.streams) - len(self.begun)
+        for holder in self.holders:
+            room -= len(holder.held)
+        return room
 
     # what comes
 
@@ -157,6 +162,8 @@ class Lane:
 
     def find(self, number: int) -> Stream | None:
         """More came of a request that has no stream yet: from now on it has one."""
+        if not self.begun and not self.holders:
+            return None
         name = number.to_bytes(4, "big")
         begun = self.begun.pop(name, None)
         if begun is not None:
@@ -183,7 +190,8 @@ class Lane:
     def adopt(self, name: bytes) -> Stream:
         """A stream for a request that came whole."""
         number = int.from_bytes(name, "big")
-        stream = self._conn.streams[number] = self._conn.make_stream(number)
+        stream = Stream(number, self._output.stream_window, self._limits.stream_window, NOBODY)
+        self._conn.streams[number] = stream
         stream.remote_ended = True
         return stream
 
@@ -194,7 +202,8 @@ class Lane:
         if not self._output.replies(replies, self._form):
             for stream, data in [(self.adopt(name), data) for name, data in replies]:
                 self.respond(stream, data)
-        self._conn.wind_up()
+        if self._conn.going_away:
+            self._conn.wind_up()
 
     def respond(self, stream: Stream, data: bytes) -> None:
         """The same where there is a stream already."""
