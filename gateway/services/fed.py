@@ -290,7 +290,8 @@ class FedSource:
         assert self._line is not None
         create = pb.WatchCreateRequest()
         create.CopyFrom(watch.create)
-        create.watch_id, create.start_revision = watch.own, watch.next
+        create.watch_id, create.start_revision, create.fragment = watch.own, watch.next, True
+        watch.parts.clear()
         self._expected.append(watch)
         self._line.send(pb.WatchRequest(create_request=create).SerializeToString())
 
@@ -343,6 +344,8 @@ class FedSource:
         elif reply.created:
             watch.next = watch.next or reply.header.revision + 1
         elif reply.events:
+            if not watch.whole(reply):
+                return
             self._partial = reply.fragment
             watch.next = reply.events[-1].kv.mod_revision + (not reply.fragment)
         else:
